@@ -37,6 +37,7 @@ class Certificate(NamedTuple):
     subject: str
     """As Java's X500Principal.getName() writes it (RFC 2253)."""
     alternative_names: frozenset[bytes]
+    not_before: datetime
     not_after: datetime
 
 
@@ -88,7 +89,7 @@ def read_certificate(der: bytes) -> Certificate:
         return Certificate(
             _name(subject.body),
             _alternative_names(fields[6:]),
-            _time(list(_values(validity.body))[1]),
+            *map(_time, list(_values(validity.body))[:2]),
         )
     except CertificateError:
         raise

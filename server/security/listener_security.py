@@ -155,7 +155,12 @@ class SecuredListener:
         """The channel of an accepted connection, with its gate."""
         tls = self._tls
         kind = Channel if tls is None else SecureChannel
-        transport = PlaintextTransport(sock) if tls is None else self._secured(sock, tls, processor)
+        transport: PlaintextTransport | TlsTransport
+        if tls is None:
+            transport = PlaintextTransport(sock)
+        else:
+            told_as = f"{self.name}-{connection_id}({peer_host})"
+            transport = self._secured(sock, tls, processor, told_as)
         channel = kind(
             transport,
             processor,
@@ -174,14 +179,16 @@ class SecuredListener:
         channel.gate = gate
         return channel
 
-    def _secured(self, sock: socket.socket, tls: Tls, processor: Processor) -> TlsTransport:
+    def _secured(
+        self, sock: socket.socket, tls: Tls, processor: Processor, told_as: str
+    ) -> TlsTransport:
         from server.security.tls_transport import HandshakeBudget, TlsTransport
 
         budget = self._budgets.get(processor.index)
         if budget is None:
             budget = HandshakeBudget(lambda: processor.now_ms)
             budget = self._budgets.setdefault(processor.index, budget)
-        return TlsTransport(sock, tls.context, budget=budget)
+        return TlsTransport(sock, tls.context, budget=budget, told_as=told_as)
 
     # -- TLS
 
@@ -237,7 +244,7 @@ class SecuredListener:
         return True
 
     def warn_of_expiry(self) -> None:
-        """Say that the certificate ends soon (TLS-24)."""
+        """Say that the certificate ends soon (TLS-24), or is not valid yet."""
         if self._tls is None:
             return
         from server.security.tls import expiry_warning

@@ -324,10 +324,14 @@ def _check_identity(values: TlsValues, old: Identity, new: Identity) -> None:
 
 
 def expiry_warning(own: Certificate | None, wall: datetime | None = None) -> str | None:
-    """What to say of a certificate that ends soon, or has ended."""
+    """What to say of a certificate that ends soon, has ended, or is not valid yet."""
     if own is None:
         return None
-    left = own.not_after - (wall or datetime.now(UTC))
+    now = wall or datetime.now(UTC)
+    if now < own.not_before:
+        begin = f"{own.not_before:%Y-%m-%d %H:%M} UTC"
+        return f"the certificate of {own.subject} is not valid before {begin}: is the clock right?"
+    left = own.not_after - now
     if left > _EXPIRY_WARNING:
         return None
     how = "has expired" if left <= timedelta(0) else f"expires in {left.days} days"

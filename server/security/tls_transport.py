@@ -98,8 +98,10 @@ class TlsTransport:
         *,
         server_hostname: str | None = None,
         budget: HandshakeBudget | None = None,
+        told_as: str = "",
     ) -> None:
-        """`server_hostname`: as a client of that host; None as a server."""
+        """`server_hostname`: as a client of that host; None as a server. `told_as`: what the log
+        calls the connection when its handshake fails; it says nothing without."""
         self.sock = sock
         self.fd = sock.fileno()
         self.wants = 0
@@ -112,6 +114,7 @@ class TlsTransport:
             server_hostname=server_hostname,
         )  # fmt: skip
         self._budget = budget
+        self._told_as = told_as
         self._arrived: bytes | memoryview = b""
         """What OpenSSL was not given yet; between two reads the beginning of a head at most."""
         self._record_left = 0
@@ -187,15 +190,9 @@ class TlsTransport:
         self._end(reason)
 
     def _end(self, reason: str) -> NoReturn:
-        if self._budget is not None:
-            logger.info("closing connection from=%s reason=TLS failed: %s", self._peer(), reason)
+        if self._told_as:
+            logger.info("closing connection=%s reason=TLS failed: %s", self._told_as, reason)
         raise ConnectionAbortedError(f"TLS failed: {reason}") from None
-
-    def _peer(self) -> str:
-        try:
-            return str(self.sock.getpeername()[0])
-        except OSError:
-            return "?"
 
     # -- reading
 

@@ -579,6 +579,18 @@ def test_garbage_instead_of_tls_harms_only_who_sends_it(
             one.close()
 
 
+def test_whose_handshake_failed_is_logged_as_other_connections_are(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = authority.tls_keys(authority.key_store("s.pem"))
+    with serving(secured("SSL", keys)) as server, caplog.at_level("INFO"):
+        with socket.create_connection(("127.0.0.1", server.port)) as sock:
+            sock.sendall(bytes(100))
+            all_of(sock)
+        wait_until(server, lambda: server.quotas.count == 0)
+    assert "closing connection=EXT-0(127.0.0.1) reason=TLS failed: " in caplog.text
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "huge", "empty"])
 def test_a_damaged_record_ends_its_connection_and_no_other(
     authority: Authority, damage: str

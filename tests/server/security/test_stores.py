@@ -372,6 +372,9 @@ def test_a_certificate_that_ends_is_warned_of(tmp_path: Path) -> None:
     own = read_certificate(trusted[0])
     assert expiry_warning(own) is None
     assert "has expired" in (expiry_warning(own, own.not_after) or "")
+    assert expiry_warning(own, own.not_before) is None
+    early = own.not_before - timedelta(seconds=1)
+    assert "is not valid before 20" in (expiry_warning(own, early) or "")
     assert expiry_warning(None) is None
 
 

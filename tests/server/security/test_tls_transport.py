@@ -36,9 +36,6 @@ class Wire:
     def fileno(self) -> int:
         return 0
 
-    def getpeername(self) -> tuple[str, int]:
-        return "10.0.0.1", 1
-
     def setblocking(self, _: bool) -> None: ...
 
     def close(self) -> None:
