@@ -27,6 +27,9 @@ from server.security.sasl.mechanisms import SASLNAME, AuthenticationFailed, unes
 HASHES = {name: mechanism.hash for name, mechanism in MECHANISMS.items()}
 TYPES = {name: mechanism.type for name, mechanism in MECHANISMS.items()}
 
+FIRST_MAX = 4_096
+"""Longest client-first message, in characters. It is kept until the next one comes, by whoever
+sent it: with no bound but the frame's a stranger held two megabytes."""
 _SALT_BITS, _SALT_DIGITS = 130, b"0123456789abcdefghijklmnopqrstuvwxyz"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]++"
 _EXTENSIONS = r"(?P<extensions>(?:,(?!p=)[A-Za-z]++=[^,\x00]++)*+)"
@@ -159,7 +162,7 @@ class ScramServer:
         return self._finish(self._first, text)
 
     def _begin(self, text: str) -> bytes:
-        first = _CLIENT_FIRST.fullmatch(text)
+        first = _CLIENT_FIRST.fullmatch(text) if len(text) <= FIRST_MAX else None
         if first is None:
             raise AuthenticationFailed
         name = unescaped(first["name"])

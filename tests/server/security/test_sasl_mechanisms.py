@@ -12,6 +12,7 @@ from replication.controller.scram import MECHANISMS, scram_record
 from server.security.sasl.mechanisms import AuthenticationFailed, PlainServer, SaslServer
 from server.security.sasl.oauthbearer import OAuthBearerServer
 from server.security.sasl.scram import (
+    FIRST_MAX,
     PlainClient,
     ScramClient,
     ScramCredential,
@@ -199,6 +200,18 @@ def test_half_a_megabyte_of_a_stranger_is_refused_without_more(
         assert tracemalloc.get_traced_memory()[1] < 10 * len(first)
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "filled", [b"n,,n=alice,r=%s", b"n,,n=%s,r=x", b"n,,n=alice,r=x,a=%s", b"n,a=%s,n=alice,r=x"]
+)
+def test_a_first_message_is_short_for_it_is_kept_until_the_next(filled: bytes) -> None:
+    """A nonce of half a megabyte was kept thrice, of each stranger, while he said no more."""
+    if b",a=" not in filled[:4]:
+        room = FIRST_MAX - len(filled % b"")
+        assert scram().evaluate(filled % (b"x" * room)).startswith(b"r=x")
+    with pytest.raises(AuthenticationFailed):
+        scram().evaluate(filled % (b"x" * (FIRST_MAX + 1)))
 
 
 def test_an_authzid_that_is_the_user_and_extensions_are_taken() -> None:
