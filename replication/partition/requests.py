@@ -60,6 +60,11 @@ class IsolationLevel(IntEnum):
     READ_COMMITTED = 1
 
 
+Named = tuple[str | bytes, int]
+"""A partition as its requests name it, by the topic's name or its id: one that is not known yet has
+no other name, and a producer keeps to one of both."""
+
+
 class AppendRequest(NamedTuple):
     """What one request appends, one batch for each entry, and who hears what became of it.
 
@@ -83,6 +88,10 @@ class AppendRequest(NamedTuple):
     on_settled: Callable[[list[AppendResult], int], None] | None = None
     """It is several requests of a client: what they have for one partition is written together, and
     who waits for the last hears, as long as it waits, how many of the first results are known."""
+
+    def named(self, key: tuple[str, int]) -> Named:
+        """One of the partitions, as the client named it."""
+        return key if self.topic_ids is None else (self.topic_ids[key[0]], key[1])
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from wire.record_batch import BatchHeader, read_header
 
 if TYPE_CHECKING:
     from replication.partition.partition import Partition
+    from replication.partition.requests import Named
 
 _REMEMBERED = 1_000
 """Of more producers and partitions those that were refused first are forgotten."""
@@ -37,11 +38,8 @@ _NOT_WRITTEN = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-Named = tuple[str | bytes, int]
-"""A partition as its requests name it, by the topic's name or its id: one that is not known yet has
-no other name, and a producer keeps to one of both."""
 _Key = tuple[str | bytes, int, int]
-"""The same, and the producer's id."""
+"""A partition as its requests name it, and the producer's id."""
 
 
 class _Refused(NamedTuple):

@@ -19,7 +19,7 @@ from replication.replicas.delayed import (
     DeleteStatus,
     ProduceStatus,
 )
-from replication.replicas.refused_batches import Named, RefusedBatches
+from replication.replicas.refused_batches import RefusedBatches
 from storage.log.append import is_soon_opened, needs_records_opened
 from storage.log.append_source import AppendOrigin
 from wire.errors import ErrorCode, KafkaError
@@ -28,6 +28,7 @@ from wire.record_batch import is_compressed
 
 if TYPE_CHECKING:
     from replication.partition.partition import Partition
+    from replication.partition.requests import Named
     from replication.replicas.local_replicas import LocalReplicas
     from replication.replicas.parked_requests import Key, ParkedRequests
     from replication.replicas.purgatory import DelayedOperation
@@ -110,7 +111,7 @@ class ReplicaWrites:
             if partition is None or not _is_meant(partition, request):
                 raise self._not_here(key, partition)
             if self.refused and request.source.origin is AppendOrigin.CLIENT:
-                self.refused.check(_named(request, key), partition, records, wall_ms)
+                self.refused.check(request.named(key), partition, records, wall_ms)
             info, is_advanced = partition.append_records_to_leader(
                 records,
                 request.required_acks,
@@ -120,7 +121,7 @@ class ReplicaWrites:
             )
         except KafkaError as error:
             if request.source.origin is AppendOrigin.CLIENT:
-                self.refused.note(_named(request, key), records, wall_ms, error.code)
+                self.refused.note(request.named(key), records, wall_ms, error.code)
             return self._append_failed(key, partition, error)
         except Exception:
             if request.source.origin is not AppendOrigin.CLIENT:
@@ -144,7 +145,7 @@ class ReplicaWrites:
             batches = [request.entries[position][1] for position in together]
             try:
                 for batch in batches if self.refused else ():
-                    self.refused.check(_named(request, key), partition, batch, wall_ms)
+                    self.refused.check(request.named(key), partition, batch, wall_ms)
                 run = partition.append_run_to_leader(
                     batches, request.required_acks, wall_ms, request.source
                 )
@@ -263,10 +264,6 @@ def _unforeseen(key: Key) -> AppendResult:
     retriable, and as true, as that nobody knows if it was appended (P-1)."""
     logger.exception("append failed partition=%s", TopicPartition(*key))
     return _refused(key, ErrorCode.REQUEST_TIMED_OUT, "nobody knows whether it was appended")
-
-
-def _named(request: AppendRequest, key: Key) -> Named:
-    return key if request.topic_ids is None else (request.topic_ids[key[0]], key[1])
 
 
 def _is_meant(partition: Partition, request: AppendRequest) -> bool:

@@ -154,6 +154,7 @@ class TransactionVerification:
         self.timer = timer
         self.config = config or VerificationConfig()
         self.append = replica_manager.append_records
+        self.note_refused = replica_manager.writes.note_refused
         self._partition = replica_manager.partition
         self._coordinator = coordinator
         self._is_enabled = is_enabled
@@ -303,7 +304,13 @@ class VerifiedAppend:
             return
         is_add = self._operation is TransactionOperation.ADD
         refused = [_refusal(key, verdict.errors, is_add) for key, _ in request.entries]
-        entries = [e for e, why in zip(request.entries, refused, strict=True) if why is None]
+        entries = []
+        for (key, records), why in zip(request.entries, refused, strict=True):
+            if why is None:
+                entries.append((key, records))
+            else:
+                code = ErrorCode(why.error_code)
+                self._verification.note_refused(request.named(key), records, code)
         on_done = request.on_done
 
         def done(results: list[AppendResult]) -> None:

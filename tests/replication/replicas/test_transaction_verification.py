@@ -421,6 +421,30 @@ def test_what_a_producer_is_told_it_understands(
     assert answer.value[0].base_offset == -1
 
 
+@pytest.mark.parametrize("operation", [VERIFY_OLD, VERIFY, ADD])
+@pytest.mark.parametrize("why", ["coordinator", "leader"])
+def test_what_follows_a_batch_that_could_not_be_verified_is_refused_too(
+    leader: Leader, operation: TransactionOperation, why: str
+) -> None:
+    """Out of sequence, or taken with the first one never to come: its transaction were aborted."""
+    zeroth, first, second = [(ORDERS_0, of_transaction(b"%d" % i, i)) for i in (0, 1, 2)]
+    if why == "leader":
+        assert codes(leader.produce(zeroth, operation=operation)) == [0]
+        leader.broker.publish(topic("orders", ORDERS, led(1, leader=2), led(1)))
+        assert codes(leader.produce(first, operation=operation)) == [6]
+        leader.broker.publish(topic("orders", ORDERS, led(2), led(2)))
+        zeroth = None
+    else:
+        leader.coordinator.errors = {ORDERS_0: int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)}
+        assert codes(leader.produce(zeroth, operation=operation)) == [19]
+        leader.coordinator.errors = {}
+        assert codes(leader.produce(first, operation=operation)) == [19]
+    assert codes(leader.produce(second, operation=operation)) == [19]
+    for again in (zeroth, first, second):
+        assert again is None or codes(leader.produce(again, operation=operation)) == [0]
+    assert leader.values() == [b"0", b"1", b"2"]
+
+
 def test_a_partition_that_its_coordinator_does_not_know_yet_fails_no_other(leader: Leader) -> None:
     """A topic that was made a moment ago, and one that was there, in one request: both are tried
     again."""
