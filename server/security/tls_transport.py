@@ -47,6 +47,11 @@ and keep four times as much, encrypting is alike (measured)."""
 _RECORD_BYTES = 16_384
 _HEAD_BYTES = 5
 """Of a record: type, version (2), size (2)."""
+_HELLO_BYTES = _HEAD_BYTES + 4
+"""What says how long it is: type, size (3)."""
+_HELLO_MAX = 32_768
+"""As Java takes of any message (jdk.tls.maxHandshakeMessageSize); hellos have 0.3 to 2 KB."""
+_HANDSHAKE = 0x16
 _RECORDS_AT_ONCE = 64
 _SILENT_MAX = 64
 """Records without data that a peer may send, and one more for each _PER_SILENT with some: clients
@@ -117,6 +122,7 @@ class TlsTransport:
         self._told_as = told_as
         self._arrived: bytes | memoryview = b""
         """What OpenSSL was not given yet; between two reads the beginning of a head at most."""
+        self._is_hello_known = server_hostname is not None
         self._record_left = 0
         """Bytes of the record under way that it was not given."""
         self._silent = self._spoken = 0
@@ -225,6 +231,8 @@ class TlsTransport:
     def _give_next(self) -> int:
         """Give OpenSSL the next few records, the beginning of one included; returns how many bytes.
         What of them are whole counts as silent until it has given data."""
+        if not self._is_hello_known and not self._look_at_hello():
+            return 0
         arrived, left, end, whole = self._arrived, self._record_left, 0, 0
         size = len(arrived)
         while size:
@@ -245,6 +253,19 @@ class TlsTransport:
             self._record_left = left
             self._silent += whole
         return end
+
+    def _look_at_hello(self) -> bool:
+        """Whether so much of it has arrived that OpenSSL may have it. It would take memory for as
+        long a one as it says it is."""
+        begin = bytes(self._arrived[:_HELLO_BYTES])
+        if begin[:1] == bytes([_HANDSHAKE]):
+            if len(begin) < _HELLO_BYTES:
+                return False
+            record_bytes, size = int.from_bytes(begin[3:5]), int.from_bytes(begin[6:])
+            if record_bytes < _HELLO_BYTES - _HEAD_BYTES or size > _HELLO_MAX:
+                self._end("a hello of another kind than clients have")
+        self._is_hello_known = bool(begin)
+        return True
 
     def _decrypted(self) -> bytes:
         """All there is; b"" at the end, BlockingIOError if more must arrive."""

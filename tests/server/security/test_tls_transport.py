@@ -343,6 +343,37 @@ def test_what_is_no_tls_ends_the_connection(wire: Wire, server: TlsTransport) ->
         server.recv(4_096)
 
 
+@pytest.mark.parametrize(
+    "hello",
+    [
+        b"\x16\x03\x01\x00\x06\x01\x00\x80\x01\x03\x03",  # of 32,769 bytes, it says
+        b"\x16\x03\x01\x00\x01\x01\x16\x03\x01\x00\x01\x01",
+    ],
+    ids=["long", "crumbs"],
+)
+def test_a_hello_gets_no_memory_for_what_it_says_will_come(
+    wire: Wire, server: TlsTransport, hello: bytes
+) -> None:
+    """OpenSSL takes up to 131,396 bytes for it at once, for eleven that were sent."""
+    wire.arrived += hello[:8]
+    assert not server.handshake()
+    wire.arrived += hello[8:]
+    with pytest.raises(ConnectionAbortedError, match="TLS failed: a hello of another kind"):
+        server.handshake()
+    assert not wire.left
+
+
+def test_a_hello_may_dribble(authority: Authority, wire: Wire, server: TlsTransport) -> None:
+    one = Peer(authority, wire)
+    with suppress(ssl.SSLWantReadError):
+        one.tls.do_handshake()
+    for at in one.outgoing.read():
+        assert not wire.left
+        wire.arrived.append(at)
+        assert not server.handshake()
+    assert wire.left
+
+
 def test_a_certificate_that_the_peer_does_not_believe_is_told_as_ours(
     tmp_path_factory: pytest.TempPathFactory, wire: Wire, server: TlsTransport
 ) -> None:
