@@ -271,9 +271,9 @@ class Offsets:
         for group_id in {**self._by_group, **dict.fromkeys(self._pending.group_ids())}:
             stored = self._by_group.get(group_id, {})
             for key in self._all_partitions(group_id):
-                topic_id, value = deleted.get(key[0]), stored.get(key)
-                if topic_id is None:
+                if (topic_id := deleted.get(key[0])) is None:
                     continue
+                value = stored.get(key)
                 if value is None or not _is_another_topic(value.topic_id, topic_id):
                     found.append(Committed(group_id, key, self._values(group_id, key)))
         return found
