@@ -68,6 +68,7 @@ _MEANINGS = {
     "SSLV3_ALERT_BAD_CERTIFICATE": "the peer does not believe our certificate, or the host in it",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer says that our certificate has expired",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "ssl.client.auth=required asks for one",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer asks for a certificate of ours",
 }
 """What OpenSSL's reasons mean to who has to mend it."""
 

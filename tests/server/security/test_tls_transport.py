@@ -392,6 +392,27 @@ def test_a_certificate_that_the_peer_does_not_believe_is_told_as_ours(
         server.recv(4_096)
 
 
+def test_who_has_no_certificate_hears_that_one_is_asked_for(
+    authority: Authority, wire: Wire
+) -> None:
+    asking = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.file))
+    asking.load_cert_chain(authority.key_store("s.pem"))
+    asking.verify_mode = ssl.CERT_REQUIRED
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = asking.wrap_bio(incoming, outgoing, server_side=True)
+    trusting = ssl.create_default_context(cafile=str(authority.file))
+    client = TlsTransport(wire, trusting, server_hostname="localhost")  # type: ignore[arg-type]
+    for _ in range(2):
+        client.handshake()
+        incoming.write(wire.left)
+        wire.left.clear()
+        with suppress(ssl.SSLError):
+            server.do_handshake()
+        wire.arrived += outgoing.read()
+    with pytest.raises(ConnectionAbortedError, match="the peer asks for a certificate of ours"):
+        client.recv(4_096)
+
+
 def test_a_peer_that_hangs_up_in_the_handshake_is_told_so(wire: Wire) -> None:
     """As a listener does that knows nothing of TLS."""
     context = ssl.create_default_context()
