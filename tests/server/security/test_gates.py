@@ -640,7 +640,6 @@ def test_a_goodbye_that_comes_with_the_last_bytes_is_heard(authority: Authority,
         with pytest.raises(ssl.SSLWantReadError):
             tls.unwrap()
         sock.sendall(outgoing.read())
-        sock.settimeout(2)
         incoming.write(all_of(sock))
         incoming.write_eof()
         assert bool(answered(tls)) == (said == "all")
