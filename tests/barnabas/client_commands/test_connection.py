@@ -101,7 +101,7 @@ def test_an_address_listens_once_it_has_answered_as_the_client_config_says(
     assert broker.ended() == [("barnabas-cli", 0), True]
     broker = TlsBroker(made, is_refusing=True)
     with pytest.raises(UserError, match=r"no broker at .*; does the file of --client-config fit"):
-        listening(broker.address, PATIENCE_S, security)
+        listening(f"{broker.address},127.0.0.1:1", PATIENCE_S, security)
     assert broker.ended() == []
 
 
