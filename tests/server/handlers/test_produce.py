@@ -404,6 +404,8 @@ def test_what_follows_a_batch_of_an_id_nobody_knew_is_refused_too(tmp_path):
         (row,) = produced(asked.ask(produce([(OTHER_ID, [(0, records)])]), 13))
         return row[2:]
 
+    nothing = produce([(OTHER_ID, [(0, None)])])
+    assert [row[2] for row in produced(asked.ask(nothing, 13))] == [ErrorCode.UNKNOWN_TOPIC_ID]
     assert told(0) == (ErrorCode.UNKNOWN_TOPIC_ID, -1)
     replicas.publish(replicated_topic("u", OTHER_ID, led()))
     assert told(1) == (ErrorCode.NOT_ENOUGH_REPLICAS, -1)

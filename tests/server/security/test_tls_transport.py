@@ -347,9 +347,10 @@ def test_what_is_no_tls_ends_the_connection(wire: Wire, server: TlsTransport) ->
     "hello",
     [
         b"\x16\x03\x01\x00\x06\x01\x00\x80\x01\x03\x03",  # of 32,769 bytes, it says
-        b"\x16\x03\x01\x00\x01\x01\x16\x03\x01\x00\x01\x01",
+        b"\x16\x03\x01\x00\x06\x01\x01\x00\x00\x03\x03",
+        b"\x16\x03\x01\x00\x03\x01\x00\x01\x16\x03\x01\x00\x01\x90",
     ],
-    ids=["long", "crumbs"],
+    ids=["long", "longer", "crumbs"],
 )
 def test_a_hello_gets_no_memory_for_what_it_says_will_come(
     wire: Wire, server: TlsTransport, hello: bytes
@@ -360,6 +361,17 @@ def test_a_hello_gets_no_memory_for_what_it_says_will_come(
     wire.arrived += hello[8:]
     with pytest.raises(ConnectionAbortedError, match="TLS failed: a hello of another kind"):
         server.handshake()
+    assert not wire.left
+
+
+@pytest.mark.parametrize("size", [b"\x00\x01\x90", b"\x00\x80\x00"])
+def test_a_hello_may_say_that_it_has_32_kib_and_be_cut_behind_that(
+    wire: Wire, server: TlsTransport, size: bytes
+) -> None:
+    wire.arrived += b"\x16\x03\x01\x00\x04\x01" + size
+    assert not server.handshake()
+    wire.arrived += b"\x16\x03\x01\x00\x01\x03"
+    assert not server.handshake()
     assert not wire.left
 
 
@@ -421,6 +433,20 @@ def test_a_peer_that_hangs_up_in_the_handshake_is_told_so(wire: Wire) -> None:
     wire.is_over = True
     with pytest.raises(ConnectionAbortedError, match=r"TLS failed: .*, the peer hung up"):
         client.handshake()
+
+
+@pytest.mark.parametrize("data", [b"", b"the last"])
+def test_the_end_that_came_with_the_last_bytes_is_known(
+    server: TlsTransport, peer: Peer, data: bytes
+) -> None:
+    if data:
+        peer.tls.write(data)
+    with suppress(ssl.SSLWantReadError):
+        peer.tls.unwrap()
+    peer.exchange()
+    assert not server.has_ended
+    assert server.recv(4_096) == data
+    assert server.has_ended
 
 
 def test_closing_says_goodbye(server: TlsTransport, peer: Peer) -> None:

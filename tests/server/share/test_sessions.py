@@ -82,6 +82,12 @@ def test_a_session_that_takes_the_place_of_another_is_never_missing(bench: Bench
     finally:
         sys.settrace(before)
     assert not missed
+    bench.fetch(OTHER, 0, 6, 7)
+    for member in (ONE, OTHER):
+        assert bench.sessions.is_used("g")
+        bench.fetch(member, -1, 0, 0)
+        bench.sessions.close(member)
+    assert not bench.sessions.is_used("g")
 
 
 @pytest.mark.parametrize("how", ["forget", "close", "leave", "open", "clear"])
