@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from testkit import jars
-from testkit.brokers.clusters import CLUSTERS, METADATA_LOG, SMALL_JVM, ClusterOfNodes, Node
+from testkit.brokers.clusters import CLUSTERS, METADATA_LOG, SMALL_JVM, ClusterOfNodes
+from testkit.brokers.node_processes import Node
 from testkit.clients.java_tools import JavaTools
 from testkit.wait import eventually
 from testkit.workloads.transactions import Transactions, create, read_committed

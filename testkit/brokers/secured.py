@@ -17,7 +17,8 @@ from typing import Any
 
 from barnabas.secured import java_properties
 from testkit.brokers.authority import Authority, put
-from testkit.brokers.clusters import ClusterOfNodes, Node
+from testkit.brokers.clusters import ClusterOfNodes
+from testkit.brokers.node_processes import Node
 from testkit.clients import secured
 from testkit.clients.secured import Connect
 

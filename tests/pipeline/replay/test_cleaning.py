@@ -18,6 +18,13 @@ def test_records_that_are_older_than_their_topic_keeps_are_told_of() -> None:
     assert "of 0001-01-01:" in too_old({"a": WEEK}, {"a": -(10**17)}, NOW)[0]
 
 
+def test_what_is_as_old_as_its_topic_keeps_is_kept() -> None:
+    assert too_old({"a": WEEK}, {"a": NOW - 7 * DAY}, NOW) == []
+    at_once = {**WEEK, "retention.ms": "0"}
+    assert too_old({"a": at_once}, {"a": NOW}, NOW) == []
+    assert len(too_old({"a": at_once}, {"a": NOW - 1}, NOW)) == 1
+
+
 @pytest.mark.parametrize(
     "configs",
     [
