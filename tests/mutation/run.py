@@ -1,7 +1,7 @@
 """Mutation testing: small faults are put into a module, one at a time, and its tests must fail.
 
     python -m tests.mutation.run storage/log/append.py     all faults of a module
-    python -m tests.mutation.run --sample 30 --seed 7      some of all modules that are listed
+    python -m tests.mutation.run --sample 30 --seed 7      some, of a few of those that are listed
     python -m tests.mutation.run --since HEAD~3            those in lines that changed since
 
 `survivors.toml` beside this file lists the modules, where each one's tests are, and of each fault

@@ -52,6 +52,7 @@ def test_a_moved_archive_is_read_where_it_is(tmp_path: Path) -> None:
 def test_an_archive_that_was_copied_into_the_folder_above_is_not_the_original(root: str) -> None:
     for below in ("topic=a/day=1/x.parquet", "_barnabas/state/0-x.json"):
         assert relative({"path": f"file:///data/lake/{below}"}, root) == below
+        assert relative({"path": f"/{below}"}, "/") == below
 
 
 def test_other_directories_and_logs_with_holes_are_refused(tmp_path: Path) -> None:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pipeline.archive.state import ArchivedTopic, from_json, position, to_json
 from pipeline.broker_facts import Bounds, BrokerTopic, Committed
-from pipeline.replay.groups import ACTIVE, KEPT, SET, Stop, judge, stops, wanted
+from pipeline.replay.groups import (
+    ACTIVE,
+    KEPT,
+    SET,
+    Outcome,
+    Stop,
+    judge,
+    restore,
+    stops,
+    wanted,
+)
 
 TOPIC = ArchivedTopic("A", 1, (9, 9, 9), {}, {"g": {0: Committed(4, "n"), 2: Committed(9, "")}})
 
@@ -39,6 +51,9 @@ def test_what_was_created_again_has_no_group_of_the_one_before() -> None:
 
 def test_a_partition_without_a_committed_offset_is_not_read_when_partitions_are_mixed() -> None:
     assert stops({"t": TOPIC}, {"t": "t"}, keeps_partitions=False)[1] == Stop("t", "g", 1, -1, 0)
+    further = ArchivedTopic("A", 0, (9,), {}, {"g": {2: Committed(4, "")}})  # grown since
+    found = stops({"t": further}, {"t": "t"}, keeps_partitions=False)
+    assert [(one.partition, one.offset) for one in found] == [(0, 0), (1, 0), (2, 4)]
 
 
 def test_topics_that_are_not_replayed_have_no_stops() -> None:
@@ -72,3 +87,47 @@ def test_what_a_group_has_is_not_overwritten_silently() -> None:
     assert judge(places, same, "Stable", overwrites=False) == SET
     assert judge(places, other, "Empty", overwrites=False) == KEPT
     assert judge(places, other, "Empty", overwrites=True) == SET
+
+
+class Admin:
+    """Of a cluster with the groups `idle`, `busy` and `joined`, which a member joins now."""
+
+    def __init__(self, error: str = "org.apache.kafka...UnknownMemberIdException: ...") -> None:
+        self._error = error
+        self.asked: list[str] = []
+        self.committed: dict[str, dict[tuple[str, int], Committed]] = {}
+
+    def group_states(self) -> dict[str, str]:
+        return {"idle": "Empty", "busy": "Stable", "joined": "Empty", "elsewhere": "Empty"}
+
+    def positions(self, groups: list[str]) -> dict[str, dict[tuple[str, int], Committed]]:
+        self.asked += groups
+        return {"idle": {("another", 0): Committed(3, "")}, "busy": {("t", 0): Committed(1, "")}}
+
+    def commit(self, group: str, positions: dict[tuple[str, int], Committed]) -> None:
+        if group == "joined":
+            raise RuntimeError(self._error)
+        self.committed[group] = positions
+
+
+def test_groups_are_set_where_nobody_reads_and_each_outcome_is_told() -> None:
+    admin = Admin()
+    plan = {(group, "t"): {0: 5, 1: 8} for group in ("new", "joined", "idle", "busy")}
+    notes = {("new", "t", 1): "a note"}
+    outcomes = restore(admin, plan, notes, {("t", 0): 9, ("t", 1): 8}, overwrites=False)  # type: ignore[arg-type]
+    assert outcomes == [
+        Outcome("busy", "t", 2, 4, ACTIVE),
+        Outcome("idle", "t", 2, 4, SET),
+        Outcome("joined", "t", 2, 4, ACTIVE),
+        Outcome("new", "t", 2, 4, SET),
+    ]
+    assert admin.asked == ["busy", "idle", "joined"], "of one that is not there nothing is asked"
+    assert admin.committed == {
+        "idle": {("t", 0): Committed(5, ""), ("t", 1): Committed(8, "")},
+        "new": {("t", 0): Committed(5, ""), ("t", 1): Committed(8, "a note")},
+    }
+
+
+def test_a_commit_that_fails_for_another_reason_fails_the_replay() -> None:
+    with pytest.raises(RuntimeError, match="no right"):
+        restore(Admin("no right"), {("joined", "t"): {0: 5}}, {}, {("t", 0): 9}, overwrites=False)  # type: ignore[arg-type]

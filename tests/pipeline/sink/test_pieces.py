@@ -42,14 +42,18 @@ class Run(Steps, Register):
         self.topics = topics
         self.epoch = -1
         self.open: list[bytes] = []
+        self.has_begun = False
+        self.aborted = self.closed = 0
         self.trouble = False
+        self.pace = EveryTwo()
 
     def replay(self, records: Sequence[tuple[int, int]] = RECORDS, size: int = 3) -> Sent:
         chunks = [ListChunk(records[n : n + size]) for n in range(0, len(records), size)]
-        return write_in_pieces("partition 0 of t", chunks, self.connect, EveryTwo())
+        return write_in_pieces("partition 0 of t", chunks, self.connect, self.pace)
 
     def connect(self) -> Register:
         self.open = []
+        self.has_begun = False
         return self
 
     def has_trouble(self) -> bool:
@@ -69,10 +73,13 @@ class Run(Steps, Register):
         return found[0]
 
     def begin(self) -> None:
-        assert self.open == []
+        assert not self.has_begun
+        self.has_begun = True
         self.step(self.check)
 
     def send(self, row: Row) -> None:
+        assert self.has_begun, "a row belongs to a transaction"
+
         def effect() -> None:
             self.check()
             self.open.append(row[3] or b"")
@@ -85,6 +92,7 @@ class Run(Steps, Register):
             self.topics.rows += self.open
             self.topics.mark = mark
             self.open = []
+            self.has_begun = False
 
         self.step(effect)
 
@@ -93,10 +101,11 @@ class Run(Steps, Register):
             raise Fenced
 
     def abort(self) -> None:
+        self.aborted += 1
         self.step(self.open.clear)
 
     def close(self) -> None:
-        pass
+        self.closed += 1
 
 
 class ListChunk(Chunk):
@@ -129,7 +138,10 @@ class EveryTwo(Pace):
     def __init__(self) -> None:
         super().__init__(None, lambda: 0.0, lambda _: None)
         self.step = 1
-        self.rows = 0
+        self.rows = self.held = 0
+
+    def hold(self) -> None:
+        self.held += 1
 
     def begin(self) -> None:
         self.rows = 0
@@ -156,8 +168,10 @@ def die() -> None:
 
 def test_a_slot_is_written_in_order_and_once() -> None:
     topics = Topics()
-    assert Run(topics).replay() == Sent(0, 7, 21)
+    run = Run(topics)
+    assert run.replay() == Sent(0, 7, 21)
     assert topics.rows == ROWS
+    assert (run.aborted, run.closed, run.pace.held) == (0, 1, 7)
     assert Run(topics).replay() == Sent(7, 0, 0)
     assert topics.rows == ROWS
     assert Place.of(topics.mark)[:3] == (1, 10, 7)
@@ -243,11 +257,13 @@ def test_an_archive_that_is_another_one_is_refused_and_nothing_is_sent(
 ) -> None:
     topics = Topics()
     Run(topics).replay(RECORDS[:4])
+    run = Run(topics)
     with pytest.raises(
         SinkError, match=r"not the one .* it sent 4 records, up to offset 0 of gene"
     ):
-        Run(topics).replay(records)
+        run.replay(records)
     assert topics.rows == ROWS[:4]
+    assert (run.aborted, run.closed) == (0, 1), "there is nothing to abort"
 
 
 def test_what_the_client_refuses_ends_the_piece_and_what_was_committed_stays() -> None:
@@ -262,6 +278,7 @@ def test_what_the_client_refuses_ends_the_piece_and_what_was_committed_stays() -
     with pytest.raises(SinkError, match="too large"):
         run.replay()
     assert topics.rows == ROWS[:4]
+    assert (run.aborted, run.closed) == (1, 1), "readers of what is committed wait for its end"
     Run(topics).replay()
     assert topics.rows == ROWS
 
