@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: help run test coverage lint fetch compat compat-packaging compat-storage compat-security compat-cluster chaos compat-spark compat-pipeline fuzz beside soak sim sim-mutants faults faults-mutants mutants workflows bench bench-quick bench-growth bench-micro clean
+.PHONY: help run test coverage lint fetch compat compat-packaging compat-storage compat-security compat-cluster chaos compat-spark compat-pipeline compat-tables fuzz beside soak sim sim-mutants faults faults-mutants mutants workflows bench bench-quick bench-growth bench-micro clean
 
 help:  ## show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,8 +49,14 @@ chaos: $(VENV)/.test  ## the same for hours (CHAOS_ROUNDS=200, 50 without it)
 compat-spark: $(VENV)/.spark  ## Spark's Kafka source and sink against a real broker process
 	$(BIN)/python -m pytest compat_tests/spark $(ARGS)
 
+# Of the pipeline, what of it is in all formats of tables; these take a third of its time.
+TABLES := compat_tests/pipeline/test_archive_formats.py compat_tests/pipeline/test_table_formats.py
+
 compat-pipeline: $(VENV)/.spark  ## our Spark pipeline against real brokers (PIPELINE_KILL_ROUNDS=20: the long form)
-	$(BIN)/python -m pytest compat_tests/pipeline $(ARGS)
+	$(BIN)/python -m pytest compat_tests/pipeline $(addprefix --ignore=,$(TABLES)) $(ARGS)
+
+compat-tables: $(VENV)/.spark  ## the same of Delta Lake, Iceberg and Parquet
+	$(BIN)/python -m pytest $(TABLES) $(ARGS)
 
 N ?= 100000
 fuzz: $(VENV)/.test  ## wild requests to every listener, honest clients beside them: N=1000000 SEED=17
