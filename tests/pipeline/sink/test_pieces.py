@@ -43,7 +43,7 @@ class Run(Steps, Register):
         self.epoch = -1
         self.open: list[bytes] = []
         self.has_begun = False
-        self.aborted = self.closed = 0
+        self.aborted = self.connected = self.closed = 0
         self.trouble = False
         self.pace = EveryTwo()
 
@@ -54,10 +54,14 @@ class Run(Steps, Register):
     def connect(self) -> Register:
         self.open = []
         self.has_begun = False
+        self.epoch = -1
+        self.connected += 1
         return self
 
     def has_trouble(self) -> bool:
         found, self.trouble = self.trouble, False
+        if found:
+            self.open.clear()  # what was sent may not have come
         return found
 
     def claim(self) -> None:
@@ -294,6 +298,7 @@ def test_a_piece_whose_connection_is_lost_is_sent_again_after_a_claim(moment: in
     run.hook = at(moment, lose)
     assert run.replay() == Sent(0, 7, 21)
     assert topics.rows == ROWS
+    assert run.closed == run.connected
 
 
 @pytest.mark.parametrize("moment", moments())
