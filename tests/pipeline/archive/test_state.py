@@ -39,7 +39,7 @@ def test_topics_that_were_not_asked_for_keep_their_place() -> None:
     assert ranges == [Range("orders", 0, 10, 15), Range("fresh", 0, 3, 9)]
     after = advanced(STATE, topics, ranges)
     assert after["orders"] == ArchivedTopic("A", 0, (15, 20), {"retention.ms": "5"})
-    assert after["fresh"].offsets == (9,)
+    assert (after["fresh"].offsets, after["fresh"].generation) == ((9,), 0)
     assert after["other"] == STATE["other"]
     assert from_json(to_json(after), "a file") == after
 
@@ -51,9 +51,9 @@ def test_committed_offsets_of_groups_are_those_of_the_last_generation() -> None:
     assert topics["orders"].groups == groups
     assert from_json(to_json(topics), "a file") == topics
     content = json.loads(to_json(topics))
-    del content["topics"]["orders"]["groups"]
+    del content["topics"]["orders"]["groups"], content["topics"]["orders"]["earlier"]
     before = from_json(json.dumps(content), "of before there were groups")
-    assert before["orders"].groups == {}
+    assert (before["orders"].groups, before["orders"].earlier) == ({}, 0)
 
 
 @pytest.mark.parametrize("length", [4, 400])
@@ -94,6 +94,31 @@ def test_a_broker_that_lost_the_end_of_a_log_gives_its_offsets_out_again() -> No
     topics, _ = position(STATE, broker, skip_lost=True)
     assert topics["orders"].offsets == (8, 20)
     assert topics["orders"].generation == 1, "offset 8 and 9 are in the archive already"
+    assert topics["orders"].earlier == 1, "what a group had not read may be in both"
+
+
+@pytest.mark.parametrize(
+    ("archived", "now", "end", "earlier"),
+    [
+        ("A", "A", 8, 3),
+        (None, "A", 8, 0),
+        ("A", None, 8, 0),
+        (None, None, 8, 0),
+        (None, "A", 10, 2),
+        ("A", None, 10, 2),
+    ],
+)
+def test_a_shorter_topic_without_an_id_may_be_another_one(
+    archived: str | None, now: str | None, end: int, earlier: int
+) -> None:
+    known = ArchivedTopic(archived, 4, (10,), earlier=2)
+    topics, _ = position({"t": known}, {"t": on_broker((0, end), topic_id=now)}, skip_lost=True)
+    assert topics["t"].earlier == earlier
+
+
+def test_partitions_that_the_broker_does_not_name_keep_their_place() -> None:
+    topics, _ = position(STATE, {"orders": on_broker((0, 15))}, skip_lost=False)
+    assert topics["orders"].offsets == (10, 20)
 
 
 def test_a_batch_takes_its_share_of_every_partition_and_batches_come_to_an_end() -> None:
@@ -105,10 +130,17 @@ def test_a_batch_takes_its_share_of_every_partition_and_batches_come_to_an_end()
         assert sum(one.end - one.start for one in ranges) <= 102
         for one in ranges:
             assert one.start == seen[one.partition]
+            assert one.end <= broker["orders"].partitions[one.partition].end
             seen[one.partition] = one.end
         state = advanced(state, topics, ranges)
         topics, _ = position(state, broker, skip_lost=False)
     assert seen == {0: 1000, 1: 21}
+
+
+def test_a_partition_of_one_record_gives_one() -> None:
+    broker = {"orders": on_broker((0, 1), (0, 1000))}
+    topics, _ = position({}, broker, skip_lost=False)
+    assert next_ranges(topics, broker, 10)[0] == Range("orders", 0, 0, 1)
 
 
 def test_the_offsets_of_an_archive_that_spark_s_streaming_wrote_are_understood() -> None:

@@ -8,8 +8,9 @@ call of an attempt is a step; before or after any step it may die, or other atte
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from zlib import crc32
 
 import pytest
 
@@ -39,6 +40,8 @@ class Attempt(Steps):
     def __init__(self, topics: Topics, hook: Hook = lambda _: None) -> None:
         super().__init__(hook)
         self.topics = topics
+        self.registers: list[FakeRegister] = []
+        self.pauses: list[int] = []
 
     def run(
         self, batch: int = 0, slot: int = 0, slots: int = 1, *, rows: Iterable[bytes] | None = None
@@ -47,7 +50,10 @@ class Attempt(Steps):
         values = rows_of(batch, slot, slots) if rows is None else rows
         made: list[Row] = [("t", None, None, value, None, None) for value in values]
         connect: Connect = lambda name, group="": FakeRegister(self, name)  # noqa: E731
-        return write_once(task, made, connect, lambda _: None)
+        try:
+            return write_once(task, made, connect, self.pauses.append)
+        finally:
+            assert all(one.is_closed for one in self.registers)
 
 
 def rows_of(batch: int, slot: int, slots: int) -> list[bytes]:
@@ -60,6 +66,9 @@ class FakeRegister(Register):
         self.attempt, self.topics, self.name = attempt, attempt.topics, name
         self.epoch = -1
         self.open: list[bytes] = []
+        self.has_begun = self.is_closed = False
+        self.aborted = 0
+        attempt.registers.append(self)
 
     def look(self) -> Mark | None:
         found: list[Mark | None] = []
@@ -75,8 +84,11 @@ class FakeRegister(Register):
 
     def begin(self) -> None:
         self.attempt.step(self.check)
+        self.has_begun = True
 
     def send(self, row: Row) -> None:
+        assert self.has_begun, "a row belongs to a transaction"
+
         def effect() -> None:
             self.check()
             self.open.append(row[3] or b"")
@@ -84,6 +96,8 @@ class FakeRegister(Register):
         self.attempt.step(effect)
 
     def commit(self, mark: Mark) -> None:
+        assert self.has_begun, "so does a mark"
+
         def effect() -> None:
             self.check()
             self.topics.rows += self.open
@@ -96,10 +110,11 @@ class FakeRegister(Register):
             raise Fenced
 
     def abort(self) -> None:
+        self.aborted += 1
         self.attempt.step(self.open.clear)
 
     def close(self) -> None:
-        pass
+        self.is_closed = True
 
 
 def moments(batch: int = 0, slots: int = 1) -> range:
@@ -128,8 +143,12 @@ def test_a_task_writes_its_rows_and_says_so() -> None:
     topics = Topics()
     assert Attempt(topics).run() == Receipt(5, was_done=False)
     assert sorted(topics.rows) == rows_of(0, 0, 1)
+    checksum = sum(crc32(value, crc32(b"t-None")) for value in rows_of(0, 0, 1))
+    written = Written.of(topics.marks["barnabas-q-0"])
+    assert written == Written(0, 1, 5, checksum), "later versions compare with it"
     assert Attempt(topics).run() == Receipt(5, was_done=True)
     assert len(topics.rows) == 5
+    assert topics.epochs["barnabas-q-head"] == 1, "what is declared is not declared again"
     assert Attempt(topics).run(batch=1) == Receipt(5, was_done=False)
     assert len(topics.rows) == 10
 
@@ -257,13 +276,44 @@ def test_what_is_refused_before_anything_is_written() -> None:
 def test_rows_that_the_broker_refuses_are_aborted_and_told() -> None:
     topics = Topics()
 
-    def values() -> Iterator[bytes]:
-        yield b"1"
+    def refuse() -> None:
         raise SinkError("too large")
 
+    attempt = Attempt(topics, at(18, refuse))  # the second row
     with pytest.raises(SinkError, match="too large"):
-        Attempt(topics).run(rows=values())
+        attempt.run()
+    assert attempt.registers[1].name == "barnabas-q-0"
     assert not topics.rows
+    assert [one.aborted for one in attempt.registers] == [0, 1]
+
+
+def test_slots_wait_for_the_first_one_to_declare_the_batch_and_then_do_it() -> None:
+    """It may be dead; all at once would only shut each other out."""
+    attempt = Attempt(Topics())
+    assert attempt.run(0, 1, 2) == Receipt(2, was_done=False)
+    assert attempt.pauses == list(range(10))
+    assert attempt.topics.epochs["barnabas-q-head"] == 1
+
+
+def test_who_is_shut_out_of_declaring_tries_again_after_a_pause() -> None:
+    topics = Topics()
+    rival = FakeRegister(Attempt(topics), "barnabas-q-head")
+    attempt = Attempt(topics, at(3, rival.claim))  # the claim has just been made
+    assert attempt.run() == Receipt(5, was_done=False)
+    assert attempt.pauses == [0]
+
+
+def test_a_slot_that_another_attempt_has_and_never_writes_is_waited_for_and_told() -> None:
+    topics = Topics()
+    Attempt(topics).run(0, 1, 2)  # the batch is declared
+    rival = FakeRegister(Attempt(topics), "barnabas-q-0")
+    attempt = Attempt(
+        topics, lambda now: rival.claim() if topics.epochs["barnabas-q-0"] == 1 else None
+    )
+    with pytest.raises(SinkError, match="taken over by another attempt"):
+        attempt.run(0, 0, 2)
+    assert attempt.pauses == list(range(120))
+    assert [one.aborted for one in attempt.registers] == [0, 0], "it is the other's now"
 
 
 def test_a_mark_of_somebody_else_is_named() -> None:

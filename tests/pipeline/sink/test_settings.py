@@ -109,6 +109,11 @@ def test_the_sink_takes_both_clients_names() -> None:
 def test_what_cannot_be_said_is_told() -> None:
     with pytest.raises(SinkError, match=r"reads no JKS files; give ssl.truststore.location a PEM"):
         from_java({"ssl.truststore.location": "/ca.jks", "ssl.truststore.password": "x"})
+    store = {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca.pem"}
+    assert from_java({**store, "ssl.truststore.password": "x"}) == {"ssl.ca.location": "/ca.pem"}
+    for timeout in ("0", "soon", "-1"):
+        with pytest.raises(SinkError, match=r"transaction.timeout.ms is .*; expected milliseconds"):
+            settings_of({"bootstrap.servers": "b:1", "transaction.timeout.ms": timeout}, "auto")
     with pytest.raises(SinkError, match=r"sasl.jaas.config has no username; only PLAIN, SCRAM and"):
         from_java({"sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required;"})
 
