@@ -7,7 +7,17 @@ import datetime
 import pytest
 
 from pipeline.typed.framing import Undecodable
-from pipeline.typed.types import JSON, Type, converter, ddl, leaves, merged, struct
+from pipeline.typed.types import (
+    JSON,
+    Structs,
+    Type,
+    arrow,
+    converter,
+    ddl,
+    leaves,
+    merged,
+    struct,
+)
 
 
 def test_fields_are_added_at_every_depth_and_never_removed() -> None:
@@ -111,3 +121,35 @@ def test_a_field_that_its_schema_does_not_name_is_left_out_though_the_column_has
     assert convert is not None
     for a in (1.5, "7", {"k": 1}):  # Arrow would make 1 of 1.5
         assert convert([{"a": a, "b": "x"}, {"a": a}]) == [{"b": "x"}, {}]
+
+
+def test_only_a_time_of_a_zone_has_one() -> None:
+    assert arrow("timestamp").tz == "UTC"
+    assert arrow("timestamp_ntz").tz is None
+
+
+def test_a_types_structs_have_a_bound_of_fields() -> None:
+    structs = Structs()
+    structs.of({f"f{number}": "bigint" for number in range(5_000)})
+    structs.of({f"f{number}": "bigint" for number in range(5_000)})
+    with pytest.raises(ValueError, match="a schema of more than 10,000 fields"):
+        structs.of({"one more": "bigint"})
+
+
+def test_json_goes_into_a_column_of_text_only() -> None:
+    text, number = converter(JSON, "string"), converter(JSON, "bigint", "f")
+    assert text is not None
+    assert number is not None
+    assert text([1]) == "[1]"
+    with pytest.raises(Undecodable, match="f is string, and its column bigint"):
+        number([1])
+
+
+@pytest.mark.parametrize(
+    ("own", "named"), [({"struct": {"a": "bigint"}}, "object"), ({"array": "bigint"}, "array")]
+)
+def test_what_is_no_object_or_array_is_told_as_such(own: Type, named: str) -> None:
+    convert = converter(own, own, "f", strict=True)
+    assert convert is not None
+    with pytest.raises(Undecodable, match=f"f is 7, and no {named}"):
+        convert(7)
