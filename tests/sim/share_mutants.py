@@ -184,7 +184,7 @@ _MORE_PAUSES = {**_PAUSES, "pause_every_ms": 600, "crash_every_ms": 20_000}
 SHARE_MUTANTS: dict[str, tuple[Callable[[], Broken], dict[str, Any]]] = {
     "an acknowledgement is told before it is persisted": (told_before_it_is_persisted, {}),
     "what was not persisted is told as done": (lost_writes_are_told_as_done, _PAUSES),
-    "a deposed leader of share partitions writes on": (deposed_leaders_write_on, _PAUSES),
+    "a deposed leader of share partitions writes on": (deposed_leaders_write_on, _MORE_PAUSES),
     "the state of a share partition begins again": (state_begins_again, {}),
     "the newest write is a share partition's state": (the_newest_write_is_the_state, {}),
     "a late write takes a share partition's start back": (late_writes_take_the_start_back, _PAUSES),
