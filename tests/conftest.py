@@ -5,6 +5,7 @@ Hypothesis draws the same examples each time, however slowly (--hypothesis-profi
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -29,15 +30,17 @@ _FILES_MAX = 400
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """Threads that run and sockets that are open when the test and its fixtures have ended."""
-    threads, sockets = set(threading.enumerate()), _sockets()
+    threads, sockets = set(threading.enumerate()), _sockets(_open_files())
     yield
     left = [thread for thread in threading.enumerate() if thread not in threads]
     for thread in left:
         thread.join(_ENDS_WITHIN_S)  # it may have been told to end, and not have had its turn
     assert [thread.name for thread in left if thread.is_alive()] == [], "threads go on"
-    if len(_sockets() - sockets) > 0 or _open_files() > _FILES_MAX:
+    files = _open_files()
+    if len(_sockets(files) - sockets) > 0 or len(files) > _FILES_MAX:
         gc.collect()  # a test that failed keeps its frames, and what they hold, for the report
-    assert _sockets() - sockets == set(), "sockets are open"
+        files = _open_files()
+    assert _sockets(files) - sockets == set(), "sockets are open"
 
 
 @pytest.fixture
@@ -53,20 +56,15 @@ def in_time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], No
     time.tzset()
 
 
-def _open_files() -> int:
-    return len(os.listdir(_FDS)) if sys.platform == "linux" else 0
-
-
-def _sockets() -> set[str]:
-    """The inodes of this process's sockets (Linux; elsewhere none are seen)."""
-    if sys.platform != "linux":
-        return set()
-    found = set()
-    for fd in os.listdir(_FDS):
-        try:
-            target = os.readlink(f"{_FDS}/{fd}")
-        except OSError:
-            continue
-        if target.startswith("socket:"):
-            found.add(target)
+def _open_files() -> list[str]:
+    """What this process's descriptors are of (Linux; elsewhere none are seen)."""
+    found = []
+    for fd in os.listdir(_FDS) if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError):  # the one that was listed with
+            found.append(os.readlink(f"{_FDS}/{fd}"))
     return found
+
+
+def _sockets(files: list[str]) -> set[str]:
+    """Their inodes."""
+    return {file for file in files if file.startswith("socket:")}

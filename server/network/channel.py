@@ -96,6 +96,11 @@ class Gate(Protocol):
         """Why the connection must end now: its peer takes too long to say who it is; or None."""
 
 
+def told_as(listener_name: str, connection_id: int, peer_host: str) -> str:
+    """What the log calls a connection."""
+    return f"{listener_name}-{connection_id}({peer_host})"
+
+
 class Channel(Connection):
     """A connection with its transport, as handlers and the processor see it (Kafka's KafkaChannel).
 
@@ -163,7 +168,7 @@ class Channel(Connection):
         """Told of the end; must return soon."""
 
     def __repr__(self) -> str:
-        return f"{self.listener_name}-{self.connection_id}({self.peer_host})"
+        return told_as(self.listener_name, self.connection_id, self.peer_host)
 
     @property
     def peer_port(self) -> int:

@@ -22,7 +22,7 @@ from server.config.kafka_config import (
     ListenerConfig,
     without_listener_prefix,
 )
-from server.network.channel import Channel, Gate, SecureChannel
+from server.network.channel import Channel, Gate, SecureChannel, told_as
 from server.network.transport import PlaintextTransport
 from server.security.gates import SaslGate, SaslPolicy, TlsGate, mapped_name
 from server.security.login import MODULES, plain_users, server_login
@@ -159,8 +159,8 @@ class SecuredListener:
         if tls is None:
             transport = PlaintextTransport(sock)
         else:
-            told_as = f"{self.name}-{connection_id}({peer_host})"
-            transport = self._secured(sock, tls, processor, told_as)
+            name = told_as(self.name, connection_id, peer_host)
+            transport = self._secured(sock, tls, processor, name)
         channel = kind(
             transport,
             processor,
@@ -180,7 +180,7 @@ class SecuredListener:
         return channel
 
     def _secured(
-        self, sock: socket.socket, tls: Tls, processor: Processor, told_as: str
+        self, sock: socket.socket, tls: Tls, processor: Processor, name: str
     ) -> TlsTransport:
         from server.security.tls_transport import HandshakeBudget, TlsTransport
 
@@ -188,7 +188,7 @@ class SecuredListener:
         if budget is None:
             budget = HandshakeBudget(lambda: processor.now_ms)
             budget = self._budgets.setdefault(processor.index, budget)
-        return TlsTransport(sock, tls.context, budget=budget, told_as=told_as)
+        return TlsTransport(sock, tls.context, budget=budget, told_as=name)
 
     # -- TLS
 

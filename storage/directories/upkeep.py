@@ -127,7 +127,7 @@ class Upkeep:
             log_dir.restore_reserve()
             log_dir.checkpoint_high_watermarks(self.logs_in([log_dir]))
 
-    def _online(self, log_dirs: Sequence[LogDir] = ()) -> list[LogDir]:
+    def _online(self, log_dirs: Sequence[LogDir]) -> list[LogDir]:
         """Those of these directories, or of all, that are online."""
         return [log_dir for log_dir in log_dirs or self._dirs.values() if log_dir.is_online]
 

@@ -54,7 +54,7 @@ _PYTEST = (
     "no:cacheprovider",
     "--timeout=30",
 )
-_OURS = ("barnabas", "pipeline", "replication", "server", "storage", "wire", "testkit", "tests", "")
+_OURS = ("barnabas", "pipeline", "replication", "server", "storage", "wire", "testkit", "tests")
 # Threads that read as fast as they can take far longer when each line is told of.
 _TIMEOUT_MEASURED = "--timeout=120"
 _NOTICED_BY_TIME_S = 120.0
@@ -163,7 +163,7 @@ def tests_of_lines(targets: list[Target]) -> dict[Target, dict[int, list[str]]]:
 def _import_what_is_not_ours(modules: list[str]) -> None:
     """What the tests import takes longer than most of them; no two of them disagree on it."""
     for name in modules:
-        if name.partition(".")[0].lstrip("_") not in (*_OURS, "main", "mp_main"):
+        if name.partition(".")[0] not in _OURS:
             with contextlib.suppress(Exception):  # made by hand, as `six.moves` is
                 importlib.import_module(name)
 
