@@ -47,7 +47,7 @@ _GRACE_MS = 3_600_000  # of --compact
 
 
 def archive(arguments: argparse.Namespace) -> int:
-    """Topics into files, or, with --compact, fewer files of them; the exit code. Raises PipelineError (see `told`)."""
+    """Topics into files, or, with --compact, fewer files of them; the exit code."""
     from pipeline.archive import archive, compaction
 
     def compact(job: Job) -> int:
@@ -103,7 +103,7 @@ def archive(arguments: argparse.Namespace) -> int:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """An archive into topics; the exit code. Raises PipelineError (see `told`)."""
+    """An archive into topics; the exit code."""
     from pipeline.replay import replay
 
     options = replay.ReplayOptions(
@@ -161,7 +161,7 @@ def _on_disk(
 
 
 def rescue(arguments: argparse.Namespace) -> int:
-    """A dead broker's directories into an archive; the exit code. Raises PipelineError (see `told`)."""
+    """A dead broker's directories into an archive; the exit code."""
     from pipeline.rescue import dead_broker, rescue
 
     options = rescue.RescueOptions(arguments.data_dir.split(","), arguments.to)
@@ -181,7 +181,7 @@ def rescue(arguments: argparse.Namespace) -> int:
 
 
 def segments(arguments: argparse.Namespace) -> int:
-    """Records of a log directory, as a table or into files; the exit code. Raises PipelineError (see `told`)."""
+    """Records of a log directory, as a table or into files; the exit code."""
     from pipeline.segments import segments
 
     def run(job: Job) -> int:
@@ -211,7 +211,7 @@ def segments(arguments: argparse.Namespace) -> int:
 
 
 def profile(arguments: argparse.Namespace) -> int:
-    """A page about a topic; the exit code. Raises PipelineError (see `told`)."""
+    """A page about a topic; the exit code."""
     from pipeline.profile import page, text, topic_profile
     from pipeline.segments import segments
 
