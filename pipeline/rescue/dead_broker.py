@@ -30,6 +30,8 @@ from pipeline.segments.plan import (
     PlanError,
     check_log_dir,
     file_key,
+    in_two_places,
+    log_starts,
     partitions_in,
     position_of,
     segments_in,
@@ -105,6 +107,7 @@ def look(paths: Sequence[str], *, skips_damaged: bool = False) -> DeadBroker:
     of it is left out and told.
     """
     owner = _owner(paths)
+    _require_log_starts(paths)
     notes: list[str] = []
     folders, high_watermarks = _folders(paths), _high_watermarks(paths)
     tables = _tables(folders, notes)
@@ -189,11 +192,14 @@ def _owner(paths: Sequence[str]) -> str:
 
 
 def _folders(paths: Sequence[str]) -> dict[TopicPartition, str]:
-    return {
-        TopicPartition(topic, index): folder
-        for path in paths
-        for topic, index, folder in partitions_in(path)
-    }
+    """Raises PipelineError for a partition that is there twice."""
+    found: dict[TopicPartition, str] = {}
+    for path in paths:
+        for topic, index, folder in partitions_in(path):
+            known = found.setdefault(TopicPartition(topic, index), folder)
+            if known != folder:
+                raise PipelineError(str(in_two_places(known, folder)))
+    return found
 
 
 def _of(topic: str, folders: Mapping[TopicPartition, str]) -> list[tuple[TopicPartition, str]]:
@@ -206,6 +212,15 @@ def _high_watermarks(paths: Sequence[str]) -> dict[TopicPartition, int]:
         with suppress(CorruptCheckpoint):  # then logs are looked through from the beginning
             found |= OffsetCheckpoint(Path(path, HIGH_WATERMARK_CHECKPOINT)).read()
     return found
+
+
+def _require_log_starts(paths: Sequence[str]) -> None:
+    """Raise PipelineError where it is not known any more which records were deleted."""
+    try:
+        for path in paths:
+            log_starts(path)
+    except PlanError as error:
+        raise PipelineError(str(error)) from None
 
 
 def _noted_id(folder: str) -> str | None:

@@ -260,16 +260,17 @@ def decode(group: list[Batch], part: SegmentPart, include_headers: bool) -> pa.R
     data = b"".join([*(batch.body for batch in group), _PADDING])
     starts, ends = _record_bounds(data, group, part)
     bytes_ = np.frombuffer(data, np.uint8)
+    last = len(data) - 1
     counts = [batch.records for batch in group]
     at = starts + 1  # the attributes byte
     time_delta, at = _varints(bytes_, at)
     offset_delta, at = _varints(bytes_, at)
     key_size, at = _varints(bytes_, at)
-    key_at, at = at, at + np.maximum(key_size, 0)
-    value_size, at = _varints(bytes_, np.minimum(at, len(data) - 1))
-    value_at, at = at, at + np.maximum(value_size, 0)
-    header_count, at = _varints(bytes_, np.minimum(at, len(data) - 1))
-    if np.any(at > ends) or np.any((header_count == 0) & (at != ends)):
+    key_at, at = at, _behind(at, key_size, last)
+    value_size, at = _varints(bytes_, at)
+    value_at, at = at, _behind(at, value_size, last)
+    header_count, at = _varints(bytes_, at)
+    if np.any((at > ends) | (header_count < 0) | ((header_count == 0) & (at != ends))):
         raise SegmentError(f"{part.path}: a record does not fill its length; the file is damaged")
     offsets = offset_delta + np.repeat(_column(group, "base_offset"), counts)
     times, time_types = _times(group, counts, time_delta)
@@ -366,6 +367,11 @@ def _varints(data: np.ndarray[Any, np.dtype[np.uint8]], at: Ints) -> tuple[Ints,
     return decoded, after
 
 
+def _behind(at: Ints, sizes: Ints, last: int) -> Ints:
+    """Where what begins there ends, but never behind the data: a size may be any number."""
+    return np.minimum(at + np.clip(sizes, 0, last), last)
+
+
 def _binary(data: bytes, at: Ints, sizes: Ints, keep: Ints) -> pa.Array:
     """The byte strings at these ascending positions; size -1 is null.
 
@@ -399,11 +405,11 @@ def _headers(
     for number in range(int(counts.max(initial=0))):
         rows = np.flatnonzero(counts > number)
         key_size, key_at = _varints(bytes_, np.minimum(at[rows], last))
-        value_size, value_at = _varints(bytes_, np.minimum(key_at + key_size, last))
-        if np.any(key_size < 0) or np.any(value_at + value_size > ends[rows]):
+        value_size, value_at = _varints(bytes_, _behind(key_at, key_size, last))
+        at[rows] = _behind(value_at, value_size, last)
+        if np.any((key_size < 0) | (at[rows] > ends[rows])):
             raise SegmentError(f"{part.path}: a header runs past its record; the file is damaged")
         fields.append((key_at, key_size, value_at, value_size))
-        at[rows] = value_at + np.maximum(value_size, 0)
     if np.any((counts > 0) & (at != ends)):
         raise SegmentError(f"{part.path}: headers do not fill their record; the file is damaged")
     bounds = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)

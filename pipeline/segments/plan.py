@@ -30,6 +30,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,8 @@ from .layout import (
 
 _MAX_OFFSET = 2**63 - 1
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.\w+?)(\.swap|\.cleaned)?")
+_INDEX = re.compile("[0-9]+")
+_LOOKS = 3
 _NAMED_MAX = 8
 """Topics that are told when another one was asked for."""
 
@@ -140,29 +143,35 @@ class _Place(NamedTuple):
 def plan(paths: list[str], *wanted: Wanted) -> list[PartitionPlan]:
     """The plan of each partition of the wanted topics, in their order. Raises PlanError."""
     names = {one.topic for one in wanted}
+    is_to_log_end = all(one.log_end for one in wanted)
     places: dict[str, dict[int, _Place]] = {}
     for path in paths:
         check_log_dir(path)
-        high_watermarks = _checkpoint(os.path.join(path, HIGH_WATERMARKS))
-        log_starts = _checkpoint(os.path.join(path, LOG_STARTS))
+        high_watermarks = {} if is_to_log_end else _checkpoint(path, HIGH_WATERMARKS)
+        starts = log_starts(path)
         for topic, partition, folder in partitions_in(path):
             key = (topic, partition)
-            place = _Place(folder, high_watermarks.get(key), log_starts.get(key, 0))
+            place = _Place(folder, high_watermarks.get(key), starts.get(key, 0))
             known = places.setdefault(topic, {}).setdefault(partition, place)
             if known.folder != folder and topic in names:
-                raise PlanError(
-                    f"{topic}-{partition} is in {os.path.dirname(known.folder)} and in {path}, as"
-                    " in two brokers; give the log directories of one"
-                )
+                raise in_two_places(known.folder, folder)
     plans: list[PartitionPlan] = []
     for one in wanted:
         _require(one, places, paths)
         plans += [
-            _plan_partition(place, partition, one)
+            _looked_at(place, partition, one)
             for partition, place in sorted(places[one.topic].items())
             if one.has(partition)
         ]
     return plans
+
+
+def in_two_places(one: str, other: str) -> PlanError:
+    """For a partition that lies in two log directories."""
+    return PlanError(
+        f"{os.path.basename(one)} is in {os.path.dirname(one)} and in {os.path.dirname(other)}, as"
+        " in two brokers; give the log directories of one"
+    )
 
 
 def _require(wanted: Wanted, places: dict[str, dict[int, _Place]], paths: list[str]) -> None:
@@ -205,11 +214,22 @@ def partitions_in(path: str) -> list[tuple[str, int, str]]:
     """(topic, partition, folder) of the partitions kept there; deleted and future ones left out."""
     found: list[tuple[str, int, str]] = []
     for name in sorted(os.listdir(path)):
-        topic, dash, index = name.rpartition("-")
+        topic, _, index = name.rpartition("-")
         folder = os.path.join(path, name)
-        if dash and index.isdigit() and "." not in index and os.path.isdir(folder):
+        if topic and _INDEX.fullmatch(index) and os.path.isdir(folder):
             found.append((topic, int(index), folder))
     return found
+
+
+def _looked_at(place: _Place, partition: int, wanted: Wanted) -> PartitionPlan:
+    """The plan of a partition whose broker may be deleting and compacting segments meanwhile."""
+    for _ in range(_LOOKS - 1):
+        with suppress(FileNotFoundError):
+            return _plan_partition(place, partition, wanted)
+    try:
+        return _plan_partition(place, partition, wanted)
+    except FileNotFoundError as error:
+        raise PlanError(f"{error.filename} was deleted just now; run the read again") from None
 
 
 def _plan_partition(place: _Place, partition: int, wanted: Wanted) -> PartitionPlan:
@@ -349,18 +369,31 @@ def _entries(path: str, kind: np.dtype[np.void]) -> np.ndarray[tuple[int], np.dt
     return entries[: int(used[-1]) + 1] if len(used) else entries[:0]
 
 
-def _checkpoint(path: str) -> dict[tuple[str, int], int]:
-    """Offsets by partition; {} without the file or with an unfinished one."""
+def log_starts(path: str) -> dict[tuple[str, int], int]:
+    """Where logs of a directory begin whose records were deleted. Raises PlanError for a damaged
+    checkpoint."""
+    return _checkpoint(path, LOG_STARTS)
+
+
+def _checkpoint(log_dir: str, name: str) -> dict[tuple[str, int], int]:
+    """Offsets by partition; {} without the file, or with one that is empty yet. Raises PlanError
+    for a damaged one: what was deleted might come back, or what is there be left out."""
+    path = os.path.join(log_dir, name)
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
+        rows = [line.split() for line in lines[2:]]
+        found = {(topic, int(index)): int(offset) for topic, index, offset in rows}
+        is_whole = not lines or len(found) == int(lines[1])
     except FileNotFoundError:
         return {}
-    found: dict[tuple[str, int], int] = {}
-    for line in lines[2:]:
-        words = line.split()
-        if len(words) == 3:
-            found[words[0], int(words[1])] = int(words[2])
+    except (ValueError, IndexError):
+        is_whole = False
+    if not is_whole:
+        raise PlanError(
+            f"{path} is damaged; move it away to have its logs taken as those of a broker that"
+            " has never written it"
+        )
     return found
 
 

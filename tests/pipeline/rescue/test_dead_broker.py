@@ -13,6 +13,7 @@ from pipeline.segments.decode import SegmentError, read_part
 from pipeline.segments.plan import Wanted, plan
 from storage.checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
     DirectoryLock,
     MetaProperties,
     OffsetCheckpoint,
@@ -420,3 +421,29 @@ def test_directories_of_two_brokers_are_refused(node: Path, tmp_path: Path) -> N
     write_meta_properties(other / "meta.properties", MetaProperties("the-cluster", 5, None))
     with pytest.raises(PipelineError, match="are not of one broker"):
         look([str(node), str(other)])
+
+
+def test_a_partition_that_lies_in_two_directories_is_not_rescued_from_one_of_them(
+    tmp_path: Path,
+) -> None:
+    """A disk that came back, say: none of the two is known to be the right one."""
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    for path in map(Path, paths):
+        path.mkdir()
+        write(path, "__consumer_offsets-3", rows(b"a"))
+    with pytest.raises(PipelineError, match=r"__consumer_offsets-3 is in .*/a and in .*/b"):
+        look(paths)
+    assert look(paths[:1] * 2).topics == {}
+
+
+def test_which_records_were_deleted_must_be_known_and_how_far_they_are_replicated_need_not(
+    node: Path,
+) -> None:
+    write(node, "orders-0", rows(b"a", b"b"))
+    (node / HIGH_WATERMARK_CHECKPOINT).write_bytes(b"0\n1\norders")
+    assert seen(node).topics["orders"].ends == {0: 2}
+    (one,) = plan([str(node)], Wanted("orders", to_offsets={0: 2}, log_end=True))
+    assert len(one.parts) == 1
+    (node / LOG_START_OFFSET_CHECKPOINT).write_bytes(b"0\n1\norders")
+    with pytest.raises(PipelineError, match="log-start-offset-checkpoint is damaged; move it"):
+        seen(node)

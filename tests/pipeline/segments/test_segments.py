@@ -1,12 +1,14 @@
-"""What `segments` prints of the rows that it read."""
+"""What `segments` takes and prints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from pyspark.sql import Row
 
-from pipeline.segments.segments import SegmentsOptions, SegmentsTotals, summary
+from pipeline.errors import PipelineError
+from pipeline.segments.segments import SegmentsOptions, SegmentsTotals, parse_offsets, summary
 
 YEAR_58873_MS = 1_795_695_543_503_000
 
@@ -37,3 +39,25 @@ def test_rows_of_several_topics_say_of_which_they_are() -> None:
     assert names.startswith("topic     partition")
     assert first.startswith("orders  ")
     assert second.startswith("payments  ")
+
+
+def test_offsets_as_people_write_them() -> None:
+    assert parse_offsets("100-200") == ({-1: 100}, {-1: 200})
+    assert parse_offsets("0:5-,3:-9") == ({0: 5}, {3: 9})
+    with pytest.raises(PipelineError, match="expected FROM-TO"):
+        parse_offsets("5")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("5-3", "'5-3' has no offsets"),
+        ("0:5-5", "'0:5-5' has no offsets"),
+        ("0:0-5,0:7-9", "partition 0 is named twice"),
+        ("0-5,7-9", "all partitions are named twice"),
+    ],
+)
+def test_offsets_that_would_read_nothing_or_not_all_that_is_named(text: str, words: str) -> None:
+    with pytest.raises(PipelineError, match=words) as told:
+        parse_offsets(text)
+    assert told.value.exit_code == 2
