@@ -317,7 +317,8 @@ def _as_lines(entries: list[dict[str, Any]]) -> str:
 
 
 def land(files: HadoopFiles, scratch: str, prefix: str = "") -> list[LoggedFile]:
-    """Move the data files that a job wrote below `scratch` into the archive's folders, unlisted.
+    """Move the data files that a job wrote below `scratch` to the archive's folders, unlisted, and
+    have them on the disk: what a log lists must be there after a power failure.
 
     They get `prefix` before their names; `scratch` is removed.
     """
@@ -329,6 +330,7 @@ def land(files: HadoopFiles, scratch: str, prefix: str = "") -> list[LoggedFile]
         relative = f"{folder}/{prefix}{name}"
         files.move(info.path, files.join(relative))
         landed.append(LoggedFile(relative, info.size, new_entry(files.info(files.join(relative)))))
+    files.sync([files.join(file.relative) for file in landed])
     files.delete(scratch, recursive=True)
     return landed
 

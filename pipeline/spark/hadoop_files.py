@@ -7,9 +7,13 @@ needs nothing more than it needs for Spark. Paths are strings, qualified (`file:
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
+
+from storage.files import sync_directory, sync_file
 
 
 class FileInfo(NamedTuple):
@@ -105,6 +109,7 @@ class HadoopFiles:
             with suppress(FileNotFoundError):
                 os.unlink(local_path(f"{folder}/.{name}.crc"))
             os.replace(local_path(temporary), local_path(path))
+            self._sync_folders([path])
         except OSError:
             with suppress(OSError):
                 os.unlink(local_path(temporary))
@@ -135,11 +140,33 @@ class HadoopFiles:
                 return False
             finally:
                 os.unlink(local_path(temporary))
+            self._sync_folders([path])
             return True
         if self.exists(path):
             return False
         self.write_text(temporary, text)
         return bool(self._fs.rename(self._path(temporary), self._path(path)))
+
+    def sync(self, paths: Sequence[str]) -> None:
+        """Have these files, and the folders that lead to them, on the disk, should the power fail.
+        Of a local disk: how others keep what was written is theirs to say."""
+        if not self.is_local:
+            return
+        for path in map(local_path, paths):
+            sync_file(path)
+            folder, _, name = path.rpartition("/")
+            with suppress(FileNotFoundError):
+                sync_file(f"{folder}/.{name}.crc")  # Hadoop's checksums
+        self._sync_folders(paths)
+
+    def _sync_folders(self, paths: Sequence[str]) -> None:
+        """The names that lead to these files, that of the archive among them."""
+        folders = {folder for path in paths for folder in Path(local_path(path)).parents}
+        root = Path(local_path(self.root))
+        for folder in folders - set(root.parents):
+            sync_directory(folder)
+        with suppress(PermissionError):  # may be a folder that we may not read
+            sync_directory(root.parent)
 
     def move(self, source: str, target: str) -> None:
         """Rename a file to a new name, making its folder. Raises OSError when it cannot."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.spark.hadoop_files import FileInfo
@@ -14,6 +15,7 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
+        self.synced: list[str] = []
 
     def join(self, *parts: str) -> str:
         return "/".join((self.root, *parts))
@@ -55,5 +57,14 @@ class LocalFiles:
         self.replace_text_in_new_folder(path, text)
         return True
 
+    def move(self, source: str, target: str) -> None:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        os.rename(source, target)
+
+    def sync(self, paths: list[str]) -> None:
+        self.synced += paths
+
     def delete(self, path: str, recursive: bool = False) -> None:
-        shutil.rmtree(path) if recursive else os.unlink(path)
+        """What is not there is no error for Hadoop either."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path) if recursive else os.unlink(path)
