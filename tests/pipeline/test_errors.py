@@ -197,3 +197,13 @@ def test_a_package_that_is_missing_is_named_with_what_brings_it() -> None:
     assert str(error) == (
         "the pipeline needs fastavro; install it with: pip install 'barnabas[spark]'"
     )
+
+
+def test_known_causes_are_found_in_what_spark_says() -> None:
+    error = RuntimeError("Job aborted: java.io.IOException: No space left on device")
+    assert "the disk is full" in (explain(error) or "")
+    error = RuntimeError("Job aborted: java.lang.ArithmeticException: long overflow")
+    assert "a timestamp that Spark cannot hold" in (explain(error) or "")
+    error = RuntimeError("x\npipeline.segments.decode.SegmentError: /d/0.log: damaged\n at y")
+    assert explain(error) == "/d/0.log: damaged"
+    assert explain(ValueError("nothing we know")) is None

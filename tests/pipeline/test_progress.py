@@ -156,3 +156,8 @@ def test_a_time_is_of_utc_and_no_time_is_a_dash(in_time_zone: Callable[[str], No
     assert utc(0) == "1970-01-01 00:00:00", "the first moment is one, too"
     assert utc(2**63 - 1) == "292278994-08-17 07:12:55", "the last a record can have"
     assert utc(-1) == "-"
+
+
+def test_a_table_lines_up() -> None:
+    text = table(["name", "count"], [["a", 1234], ["bcd", None]])
+    assert text.splitlines() == ["name  count", "----  -----", "a     1,234", "bcd       -"]

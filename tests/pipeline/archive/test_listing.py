@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.archive.listing import data_files, plain_path, relative, topics
+from pipeline.spark.hadoop_files import local_path
 
 
 def log(lake: Path, name: str, *paths: str) -> None:
@@ -74,3 +75,9 @@ def test_other_directories_and_logs_with_holes_are_refused(tmp_path: Path) -> No
 def test_paths_of_the_log_are_urls() -> None:
     assert plain_path("file:///lake/topic=a%20b/x.parquet") == "file:/lake/topic=a b/x.parquet"
     assert plain_path("hdfs://host:8020/lake/x") == "hdfs://host:8020/lake/x"
+
+
+def test_paths_of_sparks_log_are_urls() -> None:
+    assert plain_path("file:///lake/topic=a%20b/x.parquet") == "file:/lake/topic=a b/x.parquet"
+    assert plain_path("hdfs://host:8020/lake/x") == "hdfs://host:8020/lake/x"
+    assert local_path("file:/a/b") == local_path("file:///a/b") == "/a/b"

@@ -1,9 +1,12 @@
-"""The last words of a replay."""
+"""What topics a replay makes, and its last words."""
 
 from __future__ import annotations
 
+import pytest
+
 from pipeline.archive.checksum import ContentSum
-from pipeline.replay.replay import ReplayOptions, ReplayTotals, summary
+from pipeline.errors import PipelineError
+from pipeline.replay.replay import ReplayOptions, ReplayTotals, summary, target_names
 
 
 def last_words(timed: dict[tuple[str, int], int], types: dict[str, str]) -> list[str]:
@@ -29,3 +32,11 @@ def test_times_that_differ_where_they_should_not_are_told() -> None:
     lines = last_words({("a", 0): 2, ("b", 0): 2}, types)
     assert "timestamps: as archived, but in b the topic's own (LogAppendTime)" in lines
     assert "timestamps: other than archived in a, though it is of CreateTime" in lines
+
+
+def test_a_topic_flag_picks_one_or_renames_the_only_one() -> None:
+    assert target_names(["a", "b"], None, "x-") == {"a": "x-a", "b": "x-b"}
+    assert target_names(["a", "b"], "b", "") == {"b": "b"}
+    assert target_names(["a"], "other", "") == {"a": "other"}
+    with pytest.raises(PipelineError, match="but no c"):
+        target_names(["a", "b"], "c", "")
