@@ -14,7 +14,7 @@ _SCRIPT = """\
 #   eval "$(barnabas completion {shell})"
 {prelude}_barnabas() {{
   local word line="" current="${{COMP_WORDS[COMP_CWORD]}}" choices
-  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+  for word in "${{COMP_WORDS[@]:1:$((COMP_CWORD - 1))}}"; do
     case "$word" in -*) ;; *) case "$line $word" in
       {paths}) line="$line $word" ;;
     esac ;; esac

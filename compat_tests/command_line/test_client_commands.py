@@ -429,25 +429,3 @@ def test_the_doctor_knows_what_is_no_broker() -> None:
     assert (done.returncode, done.stderr) == (1, "")
     (finding,) = json.loads(done.stdout)
     assert "does not answer as a Kafka broker" in finding["text"]
-
-
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        (["barnabas", "top"], "topic"),
-        (["barnabas", "topic", "cr"], "create"),
-        (["barnabas", "topic", "create", "name", "--part"], "--partitions"),
-        (["barnabas", "config", "get", "bro"], "broker"),
-        (["barnabas", "acl", "add", "alice", "alter_c"], "alter_configs"),
-        (["barnabas", "user", "set", "--password-f"], "--password-file"),
-    ],
-)
-def test_bash_completes_commands_and_flags(typed: list[str], expected: str) -> None:
-    script = run("completion", "bash").stdout
-    words = " ".join(typed)
-    probe = f"{script}COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1}; _barnabas\n"
-    done = subprocess.run(
-        ["bash", "-c", probe + 'echo "${COMPREPLY[@]}"'], capture_output=True, text=True, check=True
-    )
-    assert (done.stdout, done.stderr) == (expected + "\n", "")
-    assert "bashcompinit" in run("completion", "zsh").stdout
