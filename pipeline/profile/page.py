@@ -26,7 +26,7 @@ from pipeline.profile.topic_profile import (
     span_name,
     totals_by_span,
 )
-from pipeline.progress import human_bytes, shown, utc
+from pipeline.progress import human_bytes, many, shown, utc
 
 _DAY_MS = 86_400_000
 
@@ -250,7 +250,7 @@ def _keys(profile: TopicProfile) -> str:
                 shown(one.key, 24),
                 one.records,
                 f"{one.records:,} ({percent(one.records, profile.records)})",
-                f"{shown(one.key)}: {one.records:,} records, {human_bytes(one.bytes)}"
+                f"{shown(one.key)}: {many(one.records, 'record')}, {human_bytes(one.bytes)}"
                 + (f", partition {one.partition}" if one.partition is not None else ""),
             )
             for one in profile.top_keys

@@ -44,7 +44,7 @@ def summary(profile: TopicProfile) -> str:
             rows,
         ),
         "",
-        f"{profile.records:,} records, {human_bytes(profile.bytes)} of keys and values,"
+        f"{many(profile.records, 'record')}, {human_bytes(profile.bytes)} of keys and values,"
         f" about {many(profile.keys, 'key')}",
         *_empty_partitions(profile),
         "record size  " + "  ".join(f"{name} {human_bytes(size)}" for name, size in sizes),
@@ -61,7 +61,7 @@ def summary(profile: TopicProfile) -> str:
         table(["top keys", "records", "bytes"], keys[:10]),
         "",
         *_fields(profile),
-        f"profiled {profile.records:,} rows in {profile.seconds:.1f} s"
+        f"profiled {many(profile.records, 'row')} in {profile.seconds:.1f} s"
         f" ({rate(profile.records, profile.seconds)})",
     ]
     return "\n".join(lines)
@@ -95,7 +95,7 @@ def share(one: Format | CodecUse, whole: int) -> str:
 
 def _gap(gap: tuple[int, int, int]) -> str:
     partition, first, count = gap
-    return f"{count:,} offsets from {first:,} in partition {partition}"
+    return f"{many(count, 'offset')} from {first:,} in partition {partition}"
 
 
 def _busiest(profile: TopicProfile) -> str:
@@ -103,4 +103,4 @@ def _busiest(profile: TopicProfile) -> str:
     start = max(spans, key=lambda one: spans[one])
     per_s = spans[start] * 1000 / profile.span_ms
     name = span_name(profile.span_ms)
-    return f"{name} from {utc(start)} on, {spans[start]:,} records ({per_s:,.2f}/s)"
+    return f"{name} from {utc(start)} on, {many(spans[start], 'record')} ({per_s:,.2f}/s)"

@@ -35,6 +35,7 @@ _PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
 PERCENTILE_NAMES = ("min", "p50", "p90", "p99", "p99.9", "max")
 _SPANS_MAX = 120
 _S, _MIN, _H, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+_YEAR = 365 * _DAY
 _SPANS_MS = (
     _S, 5 * _S, 15 * _S, _MIN, 5 * _MIN, 15 * _MIN, _H, 3 * _H, 6 * _H, _DAY, 7 * _DAY, 28 * _DAY,
 )  # fmt: skip
@@ -333,8 +334,8 @@ def span_for(first_ms: int, last_ms: int) -> int:
     for span in _SPANS_MS:
         if (last_ms - first_ms) // span < _SPANS_MAX - 1:
             return span
-    years = (last_ms - first_ms) // (_SPANS_MAX - 1) // (365 * _DAY) + 1
-    return years * 365 * _DAY
+    years = (last_ms - first_ms) // (_SPANS_MAX - 1) // _YEAR + 1
+    return years * _YEAR
 
 
 def _spans(frame: DataFrame, span_ms: int) -> list[Span]:
@@ -413,7 +414,8 @@ def percent(part: int, whole: int) -> str:
 
 def span_name(span_ms: int) -> str:
     """`15 minutes`, `one hour`."""
-    for size, name in ((_DAY, "day"), (_H, "hour"), (_MIN, "minute"), (_S, "second")):
+    units = ((_YEAR, "year"), (_DAY, "day"), (_H, "hour"), (_MIN, "minute"), (_S, "second"))
+    for size, name in units:
         if span_ms >= size:
             count = span_ms // size
             return f"one {name}" if count == 1 else f"{count} {name}s"
@@ -440,6 +442,8 @@ def per_second(one: PartitionProfile) -> str:
     if one.seconds <= 0:
         return "-"
     value = one.records / one.seconds
+    if value < 0.01:
+        return "< 0.01"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -185,6 +185,8 @@ def test_a_batch_without_a_state_leads_to_the_one_before(log: ArchiveLog) -> Non
     log.commit(1, [data_file(log, "1.parquet")], None)
     assert log.state(log.snapshot())["t"].offsets == (1,)
     assert names(log) == ["0.parquet", "1.parquet"]
+    lines = [json.loads(line) for line in (metadata(log) / "0").read_text().splitlines()[1:]]
+    assert [line["isDir"] for line in lines] == [False, True], "Spark's readers leave it out"
 
 
 def test_a_new_archive_has_an_empty_state_and_one_without_any_cannot_go_on(

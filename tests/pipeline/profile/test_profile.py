@@ -23,6 +23,7 @@ from pipeline.profile.topic_profile import (
     Span,
     TopicProfile,
     TopKey,
+    per_second,
     percent,
     size_classes,
     span_for,
@@ -62,8 +63,10 @@ def profile(*partitions: PartitionProfile) -> TopicProfile:
         (90 * MINUTE, MINUTE, "one minute"),
         (DAY, 15 * MINUTE, "15 minutes"),
         (29 * DAY, 6 * HOUR, "6 hours"),
-        (9000 * DAY, 365 * DAY, "365 days"),
-        (55 * 365 * DAY, 365 * DAY, "365 days"),
+        (9000 * DAY, 365 * DAY, "one year"),
+        (55 * 365 * DAY, 365 * DAY, "one year"),
+        (119 * 28 * DAY - 1, 28 * DAY, "28 days"),
+        (3000 * 365 * DAY, 26 * 365 * DAY, "26 years"),
     ],
 )
 def test_spans_of_time_are_short_where_there_is_little_of_it(
@@ -327,3 +330,18 @@ def test_a_profile_that_fails_leaves_no_empty_page(
 def test_a_page_may_go_to_what_is_no_file() -> None:
     write("x", os.devnull)
     assert not Path(os.devnull).is_file()
+
+
+def test_a_single_record_is_counted_as_one() -> None:
+    told = summary(lone(1, spans=[Span(0, NOW, 1, 5)], formats=[Format("JSON", 1, 5)]))
+    assert "\n1 record, " in told
+    assert "profiled 1 row in" in told
+    assert ", 1 record (" in told
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"),
+    [(0, "-"), (-1, "-"), (1000, "10"), (10, "1,000"), (1_000_000, "0.01"), (10**9, "< 0.01")],
+)
+def test_records_a_second_are_a_few_digits(ms: int, words: str) -> None:
+    assert per_second(partition(0, 10, first_ms=NOW, last_ms=NOW + ms)) == words
