@@ -8,7 +8,7 @@ Who may not ask how the cluster is gets exit code 1 as well, and the right that 
 knows then, and the set-up of the check is at fault from its first run on.
 
 A cluster that cannot write is not healthy, though its brokers answer: one without a leader of the
-quorum, and a broker that the quorum has fenced.
+quorum, or whose leader hears of no majority, and a broker that the quorum has fenced.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 _CLIENT_ID = "barnabas-health"
 _CONTROLLERS = 2  # endpoint type (KIP-919)
+_FETCH_TIMEOUT_MS = 2_000
+"""Kafka's default of controller.quorum.fetch.timeout.ms. A voter fetches each half second."""
+_ASK_AGAIN_S = 0.05
 
 
 class RightsMissing(ConnectionError):
@@ -191,7 +194,8 @@ def _ask(connection: BlockingPeer, address: tuple[str, int], node_id: int | None
 def _check_writable(
     connection: BlockingPeer, served: dict[int, int], address: tuple[str, int], node_id: int | None
 ) -> None:
-    """Raise ConnectionError when this broker is fenced or its cluster's quorum has no leader."""
+    """Raise ConnectionError when this broker is fenced or its cluster's quorum has no leader, or
+    lost its majority."""
     if served.get(DescribeClusterRequest.api_key, 0) >= 2:
         request = DescribeClusterRequest(
             include_cluster_authorized_operations=False, include_fenced_brokers=True
@@ -205,8 +209,34 @@ def _check_writable(
                 )
     if served.get(DescribeQuorumRequest.api_key, 0) >= 2:
         try:
-            quorum_of(connection)
+            _await_majority(connection)
         except RightsMissing:
             raise
         except OSError as error:
             raise ConnectionError(f"quorum lost: {reason(error)}") from None
+
+
+def _await_majority(connection: BlockingPeer) -> None:
+    """Return once a majority of the voters has fetched from their leader since this began: one that
+    has lost them leads on for seconds (Kafka: controller.quorum.fetch.timeout.ms, times 1.5).
+    Raises ConnectionError."""
+    began = time.monotonic()
+    while True:
+        quorum = quorum_of(connection).topics[0].partitions[0]
+        elapsed_ms = (time.monotonic() - began) * 1000
+        voters, leader = quorum.current_voters, quorum.leader_id
+        # By the leader's clock, which gives its own row the time of the answer.
+        now_ms = max((voter.last_fetch_timestamp for voter in voters), default=0)
+        there = [
+            voter
+            for voter in voters
+            if voter.replica_id == leader or now_ms - voter.last_fetch_timestamp <= elapsed_ms
+        ]
+        if 2 * len(there) > len(voters) or not voters:
+            return
+        if elapsed_ms >= _FETCH_TIMEOUT_MS:
+            raise ConnectionError(
+                f"{len(there)} of {len(voters)} voters were heard of by node {leader}, which leads"
+                f" it, in {_FETCH_TIMEOUT_MS / 1000:.0f} s"
+            )
+        time.sleep(_ASK_AGAIN_S)

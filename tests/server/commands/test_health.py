@@ -11,6 +11,7 @@ import pytest
 from server.commands import cluster_status, health
 from server.config.kafka_config import KafkaConfig
 from server.node.node import Node
+from testkit.clock import WALL_MS, ManualClock
 from wire.errors import ErrorCode
 from wire.messages.cluster import (
     ApiVersionsResponse,
@@ -147,6 +148,84 @@ def test_a_cluster_that_cannot_write_is_unhealthy(
     connection: Any = Cluster(leader, fenced)
     with pytest.raises(ConnectionError, match=words):
         health._check_writable(connection, served, address, node)
+
+
+class Quorum(ManualClock):
+    """Of node 1, which leads, and voters that fetch from it at these moments; each question takes
+    10 ms."""
+
+    def __init__(self, *fetches_ms: list[int]) -> None:
+        super().__init__()
+        self._fetches_ms = fetches_ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+    def sleep(self, seconds: float) -> None:
+        self.ms += round(seconds * 1000)
+
+    def exchange(self, request: object, version: int, response: object) -> object:
+        self.sleep(0.01)
+        told = [self.wall_ms()]
+        for fetches in self._fetches_ms:
+            past = [WALL_MS + at for at in fetches if at <= self.ms]
+            told.append(max(past, default=-1))
+        topic = DescribeQuorumResponse.Topic
+        partition = topic.Partition(
+            partition_index=0,
+            error_code=0,
+            leader_id=1,
+            leader_epoch=1,
+            high_watermark=1,
+            current_voters=[
+                topic.Partition.ReplicaState(
+                    replica_id=node, log_end_offset=1, last_fetch_timestamp=at
+                )
+                for node, at in enumerate(told, 1)
+            ],
+            observers=[],
+        )
+        return DescribeQuorumResponse(
+            error_code=0,
+            topics=[topic(topic_name="__cluster_metadata", partitions=[partition])],
+            nodes=[],
+        )
+
+
+NEVER: list[int] = []
+
+
+@pytest.mark.parametrize(
+    ("fetches_ms", "took_ms"),
+    [
+        (([400], NEVER), 430),
+        ((NEVER, [-100, 400]), 430),
+        (([-400, 100], [300]), 130),
+        ((), 10),
+        (([5], [5], NEVER), 10),
+        (([5], NEVER, NEVER), None),
+        (([0], [0]), 10),
+        (([-1], [-1]), None),
+        ((NEVER, NEVER), None),
+        (([2500], [2500]), None),
+    ],
+)
+def test_a_quorum_has_a_leader_that_hears_of_a_majority_from_now_on(
+    monkeypatch: pytest.MonkeyPatch, fetches_ms: tuple[list[int], ...], took_ms: int | None
+) -> None:
+    """However long it goes on leading without."""
+    quorum = Quorum(*fetches_ms)
+    monkeypatch.setattr(health, "time", quorum)
+    connection: Any = quorum
+    served = {DescribeQuorumRequest.api_key: 2}
+    if took_ms is not None:
+        health._check_writable(connection, served, ("b", 9092), None)
+        assert quorum.ms == took_ms
+        return
+    said = rf"quorum lost: [12] of {len(fetches_ms) + 1} voters were heard of by node 1"
+    with pytest.raises(ConnectionError, match=said):
+        health._check_writable(connection, served, ("b", 9092), None)
+    assert 2000 <= quorum.ms < 2100
 
 
 class Refusing:
