@@ -26,6 +26,7 @@ from server.commands.outcomes import EXIT_OK, EXIT_USAGE, UserError
 
 _POLL_MS = 200
 _BATCH = 500
+_WAITS_UNTOLD_S = 5.0
 _NOT_YET = 2**63 - 1  # the end of a partition that has no record of the time of --to
 
 
@@ -125,6 +126,7 @@ class _Reading:
         self._ends: dict[Any, int] = {}
         self._places: dict[Any, int] = {}
         self._moved_s = time.monotonic()
+        self._has_told = False
         self._printed: dict[Any, Any] = {}  # where the group goes on, not committed yet
         self._left: int | None = arguments.count
         self._is_wanted = _filter(arguments.filter)
@@ -145,6 +147,7 @@ class _Reading:
             self._consumer.topics()
         while self._left != 0 and not self._is_done():
             self._check_moves()
+            self._tell_of_waiting()
             batches = self._poll()
             for partition, batch in batches.items():
                 self._print(partition, batch)
@@ -254,6 +257,18 @@ class _Reading:
         is_late = time.monotonic() - self._moved_s > arguments.timeout
         if is_late and not arguments.follow and arguments.group is None:
             raise no_answer(arguments)
+
+    def _tell_of_waiting(self) -> None:
+        """Once, when the group takes its time to deal partitions out."""
+        if self._assigned is not None or self._has_told:
+            return
+        if time.monotonic() - self._moved_s > _WAITS_UNTOLD_S:
+            self._has_told = True
+            print(
+                f"barnabas: waiting until the other members of group {self._arguments.group!r} have"
+                " heard of this one (Ctrl-C ends it)",
+                file=sys.stderr,
+            )
 
     def _print(self, partition: Any, batch: list[Any]) -> None:
         last = None

@@ -467,3 +467,33 @@ def test_a_member_of_no_partition_that_was_to_print_one_record_says_so(
 ) -> None:
     run(Member([]), monkeypatch, "--group", "g", "--count", "1")
     assert "nothing to read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("waits_s", "times"), [(2.5, 0), (2.6, 1), (60.0, 1)])
+def test_a_group_that_takes_its_time_is_told_of_once(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    waits_s: float,
+    times: int,
+) -> None:
+    """Kafka gives members that poll seldom five minutes to hear of a new one."""
+    clock = ManualClock()
+    monkeypatch.setattr("time.monotonic", lambda: clock.now_ms() / 1000)
+
+    class Waiting(Member):
+        def poll(self, timeout_ms: int) -> dict[Any, list[Any]]:
+            clock.ms += round(waits_s * 1000)
+            return super().poll(timeout_ms)
+
+    run(Waiting(None, None, []), monkeypatch, "--group", "g")
+    told = capsys.readouterr().err
+    assert told.count("waiting until the other members of group 'g' have heard") == times
+
+
+def test_who_reads_alone_waits_for_no_member(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr("time.monotonic", lambda: clock.now_ms() / 1000)
+    run(Slow(clock), monkeypatch, "--timeout", "10")
+    assert capsys.readouterr().err == ""
