@@ -23,7 +23,7 @@ def add_commands(commands: Any) -> None:
     _add_status(actions)
     for name, text in (
         ("kill", "end a node at once (SIGKILL), as a crash would"),
-        ("stop", "stop a node cleanly: its leaderships move to the others first"),
+        ("stop", "stop a node cleanly: its leaderships move to the others first; without N, all"),
         ("restart", "stop a node if it runs, and start it"),
     ):
         action = actions.add_parser(
@@ -32,7 +32,8 @@ def add_commands(commands: Any) -> None:
             description=f"{text[0].upper()}{text[1:]}. For a cluster that `barnabas cluster start`"
             " runs on this machine.",
         )
-        action.add_argument("node", metavar="N", type=_count, help="the node's number")
+        many = "?" if name == "stop" else None
+        action.add_argument("node", metavar="N", type=_count, nargs=many, help="the node's number")
         _add_data_dir(action)
         action.set_defaults(run=_on_node, action=name)
 
@@ -131,8 +132,10 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _on_node(arguments: argparse.Namespace) -> int:
-    from barnabas.cluster_nodes import act
+    from barnabas.cluster_nodes import act, stop_all
 
+    if arguments.node is None:
+        return stop_all(arguments.data_dir)
     return act(arguments.action, arguments.data_dir, arguments.node)
 
 

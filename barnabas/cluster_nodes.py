@@ -1,4 +1,5 @@
-"""`barnabas cluster kill|stop|restart N`: one node of the cluster that runs in another terminal.
+"""`barnabas cluster kill|stop|restart N`: one node of the cluster that runs in another terminal;
+`stop` without N: all of it.
 
 There is no conversation with `barnabas cluster start`. Who runs a node is known by the lock that
 every broker holds on its data directory (`storage.checkpoint.lock_holder`), so a node that was
@@ -14,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from barnabas.process import BrokerError, NodeProcess
@@ -52,6 +53,32 @@ def act(action: str, cluster_dir: Path, number: int) -> int:
     return 0
 
 
+def stop_all(cluster_dir: Path) -> int:
+    """Have `cluster start` end, and all nodes with it, as its Ctrl-C does; the exit code."""
+    try:
+        pid = _runner(cluster_dir)
+        end_process(pid, signal.SIGTERM)
+        _await(
+            lambda: lock_holder(cluster_dir) != pid, f"{cluster_dir} (pid {pid})", STOP_TIMEOUT_S
+        )
+    except (BrokerError, OSError) as error:
+        print(f"barnabas: cannot stop the cluster: {error}", file=sys.stderr)
+        return 1
+    print(f"cluster stopped (pid {pid})")
+    return 0
+
+
+def _runner(cluster_dir: Path) -> int:
+    """The process of `cluster start`. Raises BrokerError."""
+    pid = lock_holder(cluster_dir)
+    if pid is None:
+        raise BrokerError(
+            f"no `barnabas cluster start` runs in {cluster_dir}: start it, or name its"
+            " directory (--data-dir)"
+        )
+    return pid
+
+
 @contextlib.contextmanager
 def lifeline(cluster_dir: Path) -> Iterator[None]:
     """What nodes that others restart live by: a FIFO, open for writing as long as this lasts."""
@@ -77,11 +104,7 @@ class Node:
         self.name = f"node {number}"
         self._number = number
         self._lifeline = cluster_dir / LIFELINE
-        if lock_holder(cluster_dir) is None:
-            raise BrokerError(
-                f"no `barnabas cluster start` runs in {cluster_dir}: start it, or name its"
-                " directory (--data-dir)"
-            )
+        _runner(cluster_dir)
         if not self.directory.is_dir():
             there = sorted(int(path.name[5:]) for path in cluster_dir.glob("node-*"))
             raise BrokerError(f"there is no node {number} in {cluster_dir}, only {there}")
@@ -131,8 +154,12 @@ def node_pid(node_dir: Path) -> int | None:
 
 def await_end(node_dir: Path, pid: int, timeout_s: float) -> None:
     """Wait until that process uses the node's directory no more. Raises BrokerError."""
+    _await(lambda: node_pid(node_dir) != pid, f"{node_dir.name} (pid {pid})", timeout_s)
+
+
+def _await(is_over: Callable[[], bool], who: str, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    while node_pid(node_dir) == pid:
+    while not is_over():
         if time.monotonic() > deadline:
-            raise BrokerError(f"{node_dir.name} (pid {pid}) runs after {timeout_s:g} s still")
+            raise BrokerError(f"{who} runs after {timeout_s:g} s still")
         time.sleep(_LOOK_S)

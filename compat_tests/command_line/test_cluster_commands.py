@@ -252,6 +252,19 @@ def test_one_node_is_killed_restarted_and_stopped_from_another_terminal(
         assert "broker stopped" in log.splitlines()[-1], log[-500:]
 
 
+def test_a_cluster_is_stopped_from_another_terminal(
+    cluster: StartedCluster, tmp_path: Path
+) -> None:
+    where = ("--data-dir", str(tmp_path / "c"))
+    stopped = run("cluster", "stop", *where)
+    assert stopped.stdout == f"cluster stopped (pid {cluster.process.pid})\n", stopped.stderr
+    assert cluster.process.wait(5) == 0
+    for node in (1, 2, 3):
+        log = (tmp_path / "c" / f"node-{node}" / "node.log").read_text()
+        assert "broker stopped" in log.splitlines()[-1], log[-500:]
+    assert_one_clear_line(run("cluster", "stop", *where), 1, "no `barnabas cluster start` runs")
+
+
 def test_a_node_that_was_started_by_hand_stops_with_the_rest(
     cluster: StartedCluster, tmp_path: Path
 ) -> None:

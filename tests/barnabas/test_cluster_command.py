@@ -57,7 +57,7 @@ def test_a_property_without_a_name_or_a_value_is_a_mistake(
 @pytest.mark.parametrize(
     "line",
     [
-        "", "kill", "stop", "kill 0", "stop 100", "restart x", "start --nodes 0",
+        "", "kill", "restart", "kill 0", "stop 100", "restart x", "start --nodes 0",
         "start --nodes 100", "start --nodes \u00b2", "start --nodes \u0663",
         "start --base-port 0", "start --base-port 65001", "status --timeout 0",
     ],
@@ -81,6 +81,13 @@ def test_what_is_done_to_a_node_is_what_was_asked_for(
     monkeypatch.setattr("barnabas.cluster_nodes.act", act)
     assert run(action, "2", "--data-dir", "d") == run(action, "1") == 7
     assert done == [(action, Path("d"), 2), (action, Path("barnabas-cluster"), 1)]
+
+
+def test_without_a_node_all_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Path] = []
+    monkeypatch.setattr("barnabas.cluster_nodes.stop_all", lambda where: done.append(where) or 7)
+    assert run("stop") == run("stop", "--data-dir", "d") == 7
+    assert done == [Path("barnabas-cluster"), Path("d")]
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

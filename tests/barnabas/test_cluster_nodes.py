@@ -15,7 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.cluster_nodes import LIFELINE, Node, act, await_end, lifeline, node_pid
+from barnabas import cluster_nodes
+from barnabas.cluster_nodes import (
+    LIFELINE,
+    Node,
+    act,
+    await_end,
+    lifeline,
+    node_pid,
+    stop_all,
+)
 from barnabas.process import BrokerError
 from storage.checkpoint import LOCK
 from testkit.wait import eventually
@@ -186,3 +195,29 @@ def nobody_is_left() -> bool:
     gc.collect()
     subprocess._cleanup()
     return not subprocess._active
+
+
+def test_the_cluster_is_stopped_by_its_own_process(
+    cluster_dir: Path, hold: Hold, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stop_all(cluster_dir) == 1
+    said = capsys.readouterr().err
+    assert f"cannot stop the cluster: no `barnabas cluster start` runs in {cluster_dir}" in said
+    runner, node = hold(cluster_dir), hold(cluster_dir / "node-1" / "data")
+    assert stop_all(cluster_dir) == 0
+    assert capsys.readouterr().out == f"cluster stopped (pid {runner.pid})\n"
+    assert runner.wait(10) == -signal.SIGTERM
+    assert node.poll() is None, "which it stops itself"
+
+
+def test_a_cluster_that_does_not_end_is_told(
+    cluster_dir: Path,
+    hold: Hold,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner = hold(cluster_dir)
+    monkeypatch.setattr(cluster_nodes, "STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(cluster_nodes, "end_process", lambda *_: None)
+    assert stop_all(cluster_dir) == 1
+    assert f"(pid {runner.pid}) runs after 0.1 s still" in capsys.readouterr().err
