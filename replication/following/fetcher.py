@@ -48,6 +48,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from replication.following.fetch_session_handler import FetchSessionHandler, Key, PartitionData
 from replication.following.fetch_state import FetchPhase, FollowedPartition, PartitionFetchState
 from replication.following.replication_quota import ReplicationQuota, is_throttled
+from replication.partition.follower_writes import (
+    append_records_to_follower,
+    truncate_follower_fully,
+    truncate_follower_to,
+)
 from replication.raft.events import NO_EPOCH
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.data import (
@@ -393,8 +398,8 @@ class ReplicaFetcher:
     def _append(self, key: Key, state: PartitionFetchState, answer: Any) -> None:
         partition = state.partition
         records = answer.records
-        info, is_advanced = partition.append_records_to_follower(
-            records, state.leader_epoch, answer.high_watermark, answer.log_start_offset
+        info, is_advanced = append_records_to_follower(
+            partition, records, state.leader_epoch, answer.high_watermark, answer.log_start_offset
         )
         state.refusals = 0
         state.lag = max(answer.high_watermark - state.log.log_end_offset, 0)
@@ -440,7 +445,7 @@ class ReplicaFetcher:
                 "truncating partition=%s-%s offset=%s log_end_offset=%s leader_epoch=%s",
                 *partition.topic_partition, offset, state.log.log_end_offset, state.leader_epoch,
             )  # fmt: skip
-        partition.truncate_follower_to(offset, state.leader_epoch)
+        truncate_follower_to(partition, offset, state.leader_epoch)
 
     def _handle_list_offsets(self, response: ListOffsetsResponse) -> None:
         by_name = {
@@ -482,7 +487,7 @@ class ReplicaFetcher:
                 " log_end_offset=%s",
                 *state.partition.topic_partition, offset, log_end_offset,
             )  # fmt: skip
-            state.partition.truncate_follower_fully(offset, state.leader_epoch)
+            truncate_follower_fully(state.partition, offset, state.leader_epoch)
         state.phase = FetchPhase.FETCHING
         if not state.read_log_end():
             self._delay(key, state)

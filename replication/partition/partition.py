@@ -21,7 +21,7 @@ it; the controller decides and answers through `alter_isr` (H-7). Until then the
 counts for the high watermark (H-3).
 
 A replica that moves to another directory has a future log as well, which is filled from the current
-one: what is cut off is cut off both, so that it never has what the current one has not.
+one. What a follower writes and cuts off: `follower_writes`.
 
 Lock: `lock` guards the role and which log is ours, and is held across an append so that the batch
 gets the epoch it was checked under. Order: partition, then log. It is never held across an fsync, a
@@ -442,66 +442,6 @@ class Partition:
     def made_progress(self) -> None:
         """The ISR is another one, or the high watermark moved with time; no lock is held."""
         self._on_progress(self)
-
-    # ------------------------------------------------------------------ following
-
-    def append_records_to_follower(
-        self,
-        records: memoryview | bytes | None,
-        leader_epoch: int,
-        high_watermark: int,
-        log_start_offset: int,
-    ) -> tuple[LogAppendInfo | None, bool]:
-        """Write what the leader of `leader_epoch` sent, then follow its offsets (H-9).
-
-        Returns what was appended, None without records, and whether our high watermark moved: to
-        the leader's, but not beyond our own end. Our log starts where the leader's does, once that
-        is committed here. Raises FENCED_LEADER_EPOCH if another epoch began, and what
-        `append_as_follower` raises.
-        """
-        info = None
-        with self.lock:
-            log = self._followed_log(leader_epoch)
-            if records:
-                info = log.append_as_follower(records, leader_epoch, log_start_offset)
-            view = log.view
-            offset = high_watermark if high_watermark < view.end_offset else view.end_offset
-            is_advanced = offset > view.high_watermark and log.update_high_watermark(offset)
-        if log.log_start_offset < log_start_offset <= log.high_watermark:
-            log.increment_log_start_offset(log_start_offset)
-        return info, is_advanced
-
-    def truncate_follower_to(self, offset: int, leader_epoch: int) -> None:
-        """Cut off what the leader of `leader_epoch` does not have. Raises as the append does."""
-        with self.lock:
-            for log in self._followed_logs(leader_epoch):
-                log.truncate_to(offset)
-
-    def truncate_follower_fully(self, offset: int, leader_epoch: int) -> None:
-        """Start over, empty, at the leader's log start (E-10). Raises as the append does."""
-        with self.lock:
-            for log in self._followed_logs(leader_epoch):
-                log.truncate_fully_and_start_at(offset)
-
-    def _followed_logs(self, leader_epoch: int) -> list[PartitionLog]:
-        """To be cut, the future log first: once ours is cut the leader asks for no cut again. One
-        whose disk failed never becomes ours."""
-        log, future = self._followed_log(leader_epoch), self.future_log
-        return [log] if future is None or future.is_offline else [future, log]
-
-    def _followed_log(self, leader_epoch: int) -> PartitionLog:
-        role, log = self.role, self.log
-        if (
-            log is None
-            or type(role) is not Following
-            or self.is_electing
-            or leader_epoch != role.leader_epoch
-        ):
-            raise KafkaError(
-                ErrorCode.FENCED_LEADER_EPOCH,
-                f"leader epoch {leader_epoch} is over, it is {role.leader_epoch}",
-            )
-        return log
 
     # ------------------------------------------------------------------ reads
 

@@ -21,7 +21,7 @@ is taken back with another report.
 
 What is copied: the batches, which bring leader epochs and producer state along; at the end high
 watermark, log start and the leader epochs that have no record (`PartitionLog.take_over`). A current
-log that is cut off cuts the future one (`Partition.truncate_follower_to`). Retention and compaction
+log that is cut off cuts the future one (`follower_writes`). Retention and compaction
 work on the current log only.
 
 Threads: `alter` from any, and it waits for the disk moved to; `resume` and `cancel` from any, and

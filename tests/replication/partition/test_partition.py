@@ -14,6 +14,7 @@ from replication.metadata.image import (
     MetadataImage,
     PartitionRegistration,
 )
+from replication.partition.follower_writes import truncate_follower_to
 from replication.partition.partition import Partition
 from replication.partition.requests import FetchPartition, FetchResult, IsolationLevel
 from storage import files
@@ -673,7 +674,7 @@ def test_an_fsync_that_a_truncation_overtook_is_asked_for_again(
     def overtaken(fd: int) -> None:
         monkeypatch.setattr(files, "fsync", fsync)
         durable.follow(1)
-        durable.partition.truncate_follower_to(1, 1)
+        truncate_follower_to(durable.partition, 1, 1)
         durable.lead(2, replicas=(1, 2))
         durable.append(b"d")
         durable.partition.request_flush()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from replication.partition.follower_writes import truncate_follower_to
 from replication.partition.partition import Partition
 from tests.replication.replicas.test_replica_manager import (
     ORDERS,
@@ -53,7 +54,7 @@ def in_the_middle_of(
 def led_by_2_in_between(broker: Broker) -> None:
     """Epoch 1 cuts off what only epoch 0 had; epoch 2 is led here again."""
     broker.publish(topic("orders", ORDERS, led(1, leader=2, **BOTH)))
-    broker.manager.partition(ORDERS_0).truncate_follower_to(0, 1)
+    truncate_follower_to(broker.manager.partition(ORDERS_0), 0, 1)
     broker.publish(topic("orders", ORDERS, led(2, **BOTH)))
 
 

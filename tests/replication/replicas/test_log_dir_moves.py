@@ -24,6 +24,11 @@ from replication.metadata.image import (
     TopicImage,
 )
 from replication.partition import partition as partition_module
+from replication.partition.follower_writes import (
+    append_records_to_follower,
+    truncate_follower_fully,
+    truncate_follower_to,
+)
 from replication.partition.partition import Partition
 from replication.replicas.log_dir_moves import LogDirMoves, MoveState
 from replication.replicas.replica_manager import (
@@ -530,7 +535,7 @@ def test_a_follower_cuts_both_logs_and_goes_on_moving(tmp_path: Path) -> None:
 
     def from_leader(offset: int, epoch: int, *values: str) -> None:
         data = stamped(batch(*values), offset, epoch)
-        partition.append_records_to_follower(data, epoch, 0, 0)
+        append_records_to_follower(partition, data, epoch, 0, 0)
 
     from_leader(0, 1, "a", "b")
     from_leader(2, 1, "lost")
@@ -539,7 +544,7 @@ def test_a_follower_cuts_both_logs_and_goes_on_moving(tmp_path: Path) -> None:
     future = node.logs.future_logs.all()[0]
     assert future.log_end_offset == 3
     node.apply(registration(leader=2, epoch=2))
-    partition.truncate_follower_to(2, 2)
+    truncate_follower_to(partition, 2, 2)
     assert future.log_end_offset == 2
     from_leader(2, 2, "kept", "kept too")
     node.finish_move()
@@ -565,7 +570,7 @@ def test_a_cut_that_fails_half_way_leaves_nothing_in_the_future_log(
     node = Node(tmp_path, leader=2, epoch=1)
     partition = node.manager.partition(ORDERS_0)
     lost = stamped(batch("a", "lost"), 0, 1) + stamped(batch("lost too"), 2, 1)
-    partition.append_records_to_follower(lost, 1, 0, 0)
+    append_records_to_follower(partition, lost, 1, 0, 0)
     node.move(node.b)
     node.scheduler.run()
     node.apply(registration(leader=2, epoch=2))
@@ -590,7 +595,7 @@ def test_a_cut_that_fails_half_way_leaves_nothing_in_the_future_log(
     if current.log_end_offset:  # else what the leader sends now follows
         follower_cut(partition, cut)
     data = b"".join(stamped(batch(f"kept {at}"), at, 2) for at in range(4))
-    partition.append_records_to_follower(data, 2, 0, 0)
+    append_records_to_follower(partition, data, 2, 0, 0)
     node.finish_move()
     moved = partition.open_log()
     assert moved is future
@@ -599,9 +604,9 @@ def test_a_cut_that_fails_half_way_leaves_nothing_in_the_future_log(
 
 def follower_cut(partition: Partition, cut: str) -> None:
     if cut == "truncate_to":
-        partition.truncate_follower_to(0, 2)
+        truncate_follower_to(partition, 0, 2)
     else:
-        partition.truncate_follower_fully(0, 2)
+        truncate_follower_fully(partition, 0, 2)
 
 
 def test_what_was_read_before_a_cut_is_not_copied_after_it(
@@ -609,7 +614,7 @@ def test_what_was_read_before_a_cut_is_not_copied_after_it(
 ) -> None:
     node = Node(tmp_path, leader=2, epoch=1)
     partition = node.manager.partition(ORDERS_0)
-    partition.append_records_to_follower(stamped(batch("lost"), 0, 1), 1, 0, 0)
+    append_records_to_follower(partition, stamped(batch("lost"), 0, 1), 1, 0, 0)
     node.move(node.b)
     moves = node.manager._moves
     assert moves is not None
@@ -618,7 +623,7 @@ def test_what_was_read_before_a_cut_is_not_copied_after_it(
     def read_then_cut(current: Any, future: Any) -> bytes:
         data = read(current, future)
         if data:
-            partition.truncate_follower_to(0, 1)
+            truncate_follower_to(partition, 0, 1)
         return data
 
     monkeypatch.setattr(moves, "_read", read_then_cut)
