@@ -384,7 +384,7 @@ def _api_rows() -> list[tuple[str, str]]:
     from server.handlers import BROKER_APIS, CONTROLLER_APIS
 
     return [
-        (api.function_name, api.area.rpartition(".")[2])
+        (api.function_name, api.area.removeprefix("server.handlers."))
         for table in (BROKER_APIS, CONTROLLER_APIS)
         for api in table.values()
     ]
@@ -401,7 +401,8 @@ def _api_functions() -> set[str]:
 
 @pytest.mark.parametrize("area", sorted({area for _, area in _api_rows()}))
 def test_every_area_of_handlers_has_its_tests(area: str) -> None:
-    assert (ROOT / "tests/server/handlers" / f"test_{area}.py").exists()
+    room, _, name = area.rpartition(".")
+    assert (ROOT / "tests/server/handlers" / room / f"test_{name}.py").exists()
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@
 controller.listener.names: brokers, other voters, and tools with --bootstrap-controller (KIP-919).
 What ApiVersions advertises is derived from the table of the listener it came in on, so nothing is
 listed that is not served (with Kafka's one exception: Produce is listed from version 0). One rule
-finds a handler: the area names the file here, and the function is the API's name in snake_case.
-Nearly always the area is also the file of wire/messages that declares the request.
+finds a handler: the area names the file here (`auth.acls` is auth/acls.py), and the function is the
+API's name in snake_case. Most areas are also files of wire/messages that declare their requests.
 
     def produce(ctx: RequestContext[Any], request: ProduceRequest) -> ProduceResponse | None
 
@@ -37,7 +37,7 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (1, "Fetch", "fetch", 4, 18, _SMALL, "b", "READ TOPIC"),
     (1, "Fetch", "quorum", 4, 18, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (2, "ListOffsets", "offsets", 1, 11, _SMALL, "b", "DESCRIBE TOPIC"),
-    (3, "Metadata", "cluster", 0, 13, _SMALL, "b", "DESCRIBE TOPIC"),
+    (3, "Metadata", "metadata", 0, 13, _SMALL, "b", "DESCRIBE TOPIC"),
     (8, "OffsetCommit", "group_offsets", 2, 10, _SMALL, "b", "READ GROUP"),
     (9, "OffsetFetch", "group_offsets", 1, 10, _SMALL, "bo", "DESCRIBE GROUP"),
     (10, "FindCoordinator", "groups", 0, 6, _SMALL, "b", "DESCRIBE GROUP"),
@@ -47,7 +47,7 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (14, "SyncGroup", "groups", 0, 5, _SMALL, "b", "READ GROUP"),
     (15, "DescribeGroups", "groups", 0, 6, _BLOCKS, "bo", "DESCRIBE GROUP"),
     (16, "ListGroups", "groups", 0, 5, _BLOCKS, "b", "DESCRIBE CLUSTER"),
-    (17, "SaslHandshake", "sasl", 0, 1, _SMALL, "bc", ""),
+    (17, "SaslHandshake", "auth.sasl", 0, 1, _SMALL, "bc", ""),
     (18, "ApiVersions", "cluster", 0, 4, _SMALL, "bc", ""),
     (19, "CreateTopics", "admin", 2, 7, _BLOCKS, "bcf", "CREATE CLUSTER"),
     (20, "DeleteTopics", "admin", 1, 6, _BLOCKS, "bcf", "DELETE TOPIC"),
@@ -59,19 +59,19 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (26, "EndTxn", "transactions", 0, 5, _SMALL, "b", "WRITE TRANSACTIONAL_ID"),
     (27, "WriteTxnMarkers", "transaction_markers", 1, 2, _SMALL, "b", "CLUSTER_ACTION CLUSTER"),
     (28, "TxnOffsetCommit", "group_offsets", 0, 5, _SMALL, "b", "WRITE TRANSACTIONAL_ID"),
-    (29, "DescribeAcls", "acls", 1, 3, _BLOCKS, "bc", "DESCRIBE CLUSTER"),
-    (30, "CreateAcls", "acls", 1, 3, _BLOCKS, "bcf", "ALTER CLUSTER"),
-    (31, "DeleteAcls", "acls", 1, 3, _BLOCKS, "bcf", "ALTER CLUSTER"),
+    (29, "DescribeAcls", "auth.acls", 1, 3, _BLOCKS, "bc", "DESCRIBE CLUSTER"),
+    (30, "CreateAcls", "auth.acls", 1, 3, _BLOCKS, "bcf", "ALTER CLUSTER"),
+    (31, "DeleteAcls", "auth.acls", 1, 3, _BLOCKS, "bcf", "ALTER CLUSTER"),
     (32, "DescribeConfigs", "admin", 1, 4, _BLOCKS, "bco", "DESCRIBE_CONFIGS CLUSTER"),
     (33, "AlterConfigs", "admin", 0, 2, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
     (34, "AlterReplicaLogDirs", "admin", 1, 2, _BLOCKS, "b", "ALTER CLUSTER"),
     (35, "DescribeLogDirs", "admin", 1, 5, _BLOCKS, "b", "DESCRIBE CLUSTER"),
-    (36, "SaslAuthenticate", "sasl", 0, 2, _SMALL, "bc", ""),
+    (36, "SaslAuthenticate", "auth.sasl", 0, 2, _SMALL, "bc", ""),
     (37, "CreatePartitions", "admin", 0, 3, _BLOCKS, "bcf", "ALTER TOPIC"),
-    (38, "CreateDelegationToken", "tokens", 1, 3, _BLOCKS, "bcf", "CREATE_TOKENS USER"),
-    (39, "RenewDelegationToken", "tokens", 1, 2, _BLOCKS, "bcf", ""),
-    (40, "ExpireDelegationToken", "tokens", 1, 2, _BLOCKS, "bcf", ""),
-    (41, "DescribeDelegationToken", "tokens", 1, 3, _BLOCKS, "b", "DESCRIBE DELEGATION_TOKEN"),
+    (38, "CreateDelegationToken", "auth.tokens", 1, 3, _BLOCKS, "bcf", "CREATE_TOKENS USER"),
+    (39, "RenewDelegationToken", "auth.tokens", 1, 2, _BLOCKS, "bcf", ""),
+    (40, "ExpireDelegationToken", "auth.tokens", 1, 2, _BLOCKS, "bcf", ""),
+    (41, "DescribeDelegationToken", "auth.tokens", 1, 3, _BLOCKS, "b", "DESCRIBE DELEGATION_TOKEN"),
     (42, "DeleteGroups", "groups", 0, 2, _BLOCKS, "b", "DELETE GROUP"),
     (43, "ElectLeaders", "admin", 0, 2, _BLOCKS, "bcfo", "ALTER CLUSTER"),
     (44, "IncrementalAlterConfigs", "admin", 0, 1, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
@@ -80,8 +80,8 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (47, "OffsetDelete", "group_offsets", 0, 0, _BLOCKS, "b", "DELETE GROUP"),
     (48, "DescribeClientQuotas", "quotas", 0, 1, _BLOCKS, "b", "DESCRIBE_CONFIGS CLUSTER"),
     (49, "AlterClientQuotas", "quotas", 0, 1, _BLOCKS, "bcf", "ALTER_CONFIGS CLUSTER"),
-    (50, "DescribeUserScramCredentials", "scram", 0, 0, _BLOCKS, "bc", "DESCRIBE CLUSTER"),
-    (51, "AlterUserScramCredentials", "scram", 0, 0, _BLOCKS, "bcf", "ALTER CLUSTER"),
+    (50, "DescribeUserScramCredentials", "auth.scram", 0, 0, _BLOCKS, "bc", "DESCRIBE CLUSTER"),
+    (51, "AlterUserScramCredentials", "auth.scram", 0, 0, _BLOCKS, "bcf", "ALTER CLUSTER"),
     (52, "Vote", "quorum", 0, 2, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (53, "BeginQuorumEpoch", "quorum", 0, 1, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (54, "EndQuorumEpoch", "quorum", 0, 1, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
@@ -105,7 +105,7 @@ _TABLE: tuple[tuple[int, str, str, int, int, Cost, str, str], ...] = (
     (72, "PushTelemetry", "telemetry", 0, 0, _SMALL, "b", ""),
     (73, "AssignReplicasToDirs", "controller", 0, 0, _SMALL, "c", "CLUSTER_ACTION CLUSTER"),
     (74, "ListConfigResources", "admin", 0, 1, _BLOCKS, "b", "DESCRIBE_CONFIGS CLUSTER"),
-    (75, "DescribeTopicPartitions", "cluster", 0, 0, _BLOCKS, "b", "DESCRIBE TOPIC"),
+    (75, "DescribeTopicPartitions", "metadata", 0, 0, _BLOCKS, "b", "DESCRIBE TOPIC"),
     (76, "ShareGroupHeartbeat", "share_groups", 1, 1, _SMALL, "b", "READ GROUP"),
     (77, "ShareGroupDescribe", "share_groups", 1, 1, _BLOCKS, "bo", "DESCRIBE GROUP"),
     (78, "ShareFetch", "share", 1, 2, _SMALL, "b", "READ GROUP"),

@@ -7,6 +7,7 @@ decoding, dispatch and encoding in the version it asks in. What handlers work on
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,10 @@ NODE = 1
 TOPIC_ID = bytes(range(16))
 CLOSED = "closed"
 """What `ask` returns when the broker closed the connection instead of answering."""
+
+
+def only_inside(broker_id):
+    return replace(broker_registration(broker_id), endpoints={"INSIDE": Endpoint("x", 1, 0)})
 
 
 def topic_image(

@@ -10,7 +10,7 @@ from typing import Any
 
 from replication.controller.delegation_tokens import created_nothing, owner_of
 from server.handlers.access.guard import Access, Verdict
-from server.handlers.tokens import may_ask_for_tokens
+from server.handlers.auth.tokens import may_ask_for_tokens
 from server.network.api import Operation, Resource
 from wire.errors import ErrorCode
 
