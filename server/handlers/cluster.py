@@ -24,13 +24,10 @@ from wire.primitives import UNKNOWN_OPERATIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from replication.metadata.image import (
-        MetadataImage,
-    )
+    from replication.metadata.image import MetadataImage
     from server.handlers.edges import ClusterNode
     from server.network.request_context import RequestContext
 
-ALL_TOPIC_OPERATIONS = Resource.TOPIC.all_operations
 ALL_CLUSTER_OPERATIONS = Resource.CLUSTER.all_operations
 
 _NONE = int(ErrorCode.NONE)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from replication.controller.context import ControllerContext
 from replication.metadata.topic_names import INTERNAL_TOPICS, absent_topic_error
 from replication.raft.own_events import NO_LEADER
-from server.handlers.cluster import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, controller_of
+from server.handlers.cluster import ALL_CLUSTER_OPERATIONS, controller_of
+from server.network.api import Resource
 from server.network.request_channel import INLINE_ELEMENTS
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.cluster import (
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from server.handlers.edges import ClusterNode
     from server.network.request_context import RequestContext
     from wire.messages.admin import CreateTopicsResponse
+
+ALL_TOPIC_OPERATIONS = Resource.TOPIC.all_operations
 
 AUTO_CREATION_WAIT_MS = 5_000
 """How long Metadata waits for a topic it has created."""

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from server.handlers import metadata as handlers
-from server.handlers.cluster import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS
+from server.handlers.cluster import ALL_CLUSTER_OPERATIONS
+from server.handlers.metadata import ALL_TOPIC_OPERATIONS
 from tests.server.handler_support import (
     CLOSED,
     TOPIC_ID,
