@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,15 @@ import pytest
 
 from pipeline.segments import plan as segment_plan
 from pipeline.segments.layout import SNAPSHOT_ENTRY, SNAPSHOT_HEAD
-from pipeline.segments.plan import PlanError, Segment, Wanted, partitions_in, plan
+from pipeline.segments.plan import (
+    PlanError,
+    Segment,
+    Wanted,
+    file_key,
+    partitions_in,
+    plan,
+    segments_in,
+)
 from pipeline.segments.source import narrow
 from tests.pipeline.segments.logs import (
     ABORT,
@@ -440,3 +449,39 @@ def test_a_marker_at_the_end_of_what_may_be_read_does_not_count_yet(log_dir: Pat
     assert read(log_dir) == []
     write_segment(log_dir, [txn(0, 1), marker(3, 1, COMMIT)], high_watermark=4)
     assert offsets(read(log_dir)) == [0, 1, 2]
+
+
+# ---- a broker that goes on
+
+
+@pytest.mark.parametrize(("moments", "looks"), [(0, 1), (1, 2), (19, 20), (99, 20)])
+def test_a_swap_of_a_broker_that_runs_is_gone_in_a_moment(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch, moments: int, looks: int
+) -> None:
+    path = write_segment(log_dir, [simple(0)])
+    swap = path.with_suffix(".log.swap")
+    swap.write_bytes(simple(0, 1))
+    seen: list[int] = []
+    plain = os.listdir
+
+    def listdir(folder: str) -> list[str]:
+        if len(seen) == moments:
+            swap.replace(path)
+        seen.append(len(seen))
+        return plain(folder)
+
+    monkeypatch.setattr(segment_plan.os, "listdir", listdir)
+    (found,) = segments_in(str(path.parent))
+    assert len(seen) == looks
+    assert (found.base, found.suffix) == (0, "" if moments < 20 else ".swap")
+
+
+def test_what_is_to_be_left_out_is_told_to_the_segment_that_has_it(log_dir: Path) -> None:
+    folder = three_segments(log_dir)
+    out = {f"t-0/{6:020d}.log": [[len(simple(6)), len(simple(6)) + len(simple(9))]]}
+    assert file_key(f"{folder}/{6:020d}.log") == f"t-0/{6:020d}.log"
+    (one,) = plan([str(log_dir)], Wanted("t", left_out=out))
+    assert [part.left_out for part in one.parts] == [(), *out.values(), ()]
+    assert offsets(read(log_dir, left_out=out)) == [
+        *range(9), *range(12, 18),
+    ]  # fmt: skip
