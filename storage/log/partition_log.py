@@ -61,7 +61,7 @@ from storage.log.log_sync import LogSync, flush_unasked
 from storage.log.producer_snapshot import BatchMetadata
 from storage.log.producer_state import ProducerStateEntry, ProducerStateManager
 from storage.log.results import LogAppendInfo, LogView, new_view
-from storage.log.truncation import Cut, FilesBehind, plan_cut, plan_new_start
+from storage.log.truncation import Cut, FilesBehind, install, plan_cut, plan_new_start
 from storage.segments.log_segments import LogSegments, make_segment
 from storage.segments.segment import RELATIVE_OFFSET_MAX, LogSegment
 from wire.errors import ErrorCode, KafkaError
@@ -173,7 +173,7 @@ class PartitionLog(LogReader):
             LogView, (start, stable, high_watermark, end_offset, segment, segment.size)
         )
 
-    def _publish(
+    def publish(
         self,
         log_start_offset: int,
         high_watermark: int,
@@ -487,7 +487,7 @@ class PartitionLog(LogReader):
         self.leader_epochs.truncate_from_start(offset)
         self.producer_state.on_log_start_moved(offset)
         view = self.view
-        self._publish(offset, view.high_watermark, view.end_offset, view.segment, view.position)
+        self.publish(offset, view.high_watermark, view.end_offset, view.segment, view.position)
 
     def delete_old_segments(self, wall_ms: int) -> int:
         """Delete segments that retention by time or size, or the log start, gives up (S-15).
@@ -558,19 +558,7 @@ class PartitionLog(LogReader):
                 active.create()
         except OSError as error:
             raise self._storage_error(error, "truncation") from error
-        gone = [segment for segment in self.segments if segment not in cut.kept]
-        if cut.is_new_start:
-            gone.reverse()  # From the oldest on, so that what is left leads up to the new start.
-        active.cut(cut.position)
-        self.producer_state = cut.producer_state
-        if cut.is_new_start:
-            self.leader_epochs.clear()
-        self.leader_epochs.truncate_from_end(cut.end_offset)
-        self._publish(
-            cut.log_start_offset, cut.high_watermark, cut.end_offset, active, cut.position
-        )
-        self.segments.reset(cut.kept)
-        self._files_behind.note_cut(active, gone)
+        self._files_behind.note_cut(active, install(self, cut))
         self.finish_files()
         if cut.is_new_start:
             # Not before: recovery from there on would not see what of the old log is left.

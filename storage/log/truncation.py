@@ -77,6 +77,22 @@ def plan_new_start(log: PartitionLog, offset: int) -> Cut:
     return Cut(offset, offset, offset, 0, (segment,), state, True)
 
 
+def install(log: PartitionLog, cut: Cut) -> list[LogSegment]:
+    """Make it so, in memory; returns the segments that are no part of the log any more."""
+    active = cut.kept[-1]
+    gone = [segment for segment in log.segments if segment not in cut.kept]
+    if cut.is_new_start:
+        gone.reverse()  # From the oldest on, so that what is left leads up to the new start.
+    active.cut(cut.position)
+    log.producer_state = cut.producer_state
+    if cut.is_new_start:
+        log.leader_epochs.clear()
+    log.leader_epochs.truncate_from_end(cut.end_offset)
+    log.publish(cut.log_start_offset, cut.high_watermark, cut.end_offset, active, cut.position)
+    log.segments.reset(cut.kept)
+    return gone
+
+
 class FilesBehind:
     """What the files of a log still have that the log has not: empty but after a failure."""
 
