@@ -485,3 +485,17 @@ def test_what_is_to_be_left_out_is_told_to_the_segment_that_has_it(log_dir: Path
     assert offsets(read(log_dir, left_out=out)) == [
         *range(9), *range(12, 18),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batches", "left"),
+    [([simple(3), simple(6)], [9, 12]), ([simple(3)], [6, 8, 9, 12]), ([], [6, 8, 9, 12])],
+)
+def test_a_swap_stands_for_the_segments_that_begin_before_its_end(
+    log_dir: Path, batches: list[bytes], left: list[int]
+) -> None:
+    for base in (0, 6, 8, 9, 12):
+        path = write_segment(log_dir, [simple(base)], base=base)
+    (path.parent / f"{0:020d}.log.swap").write_bytes(b"".join(batches))
+    found = [(one.base, one.suffix) for one in segments_in(str(path.parent))]
+    assert found == [(0, ".swap"), *((base, "") for base in left)]
