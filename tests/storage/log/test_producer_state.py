@@ -210,6 +210,35 @@ def test_a_batch_across_the_wrap_is_recognised(log: Log) -> None:
     assert log.append(3) == 5
 
 
+@pytest.mark.parametrize(
+    ("sequence", "epoch", "pid", "is_behind_a_gap"),
+    [
+        (3, 5, 1, False),
+        (4, 5, 1, True),
+        (2, 5, 1, False),
+        (0, 5, 1, False),
+        (3 + SEQUENCE_MAX // 2, 5, 1, True),
+        (4 + SEQUENCE_MAX // 2, 5, 1, False),
+        (3, 6, 1, True),
+        (4, 4, 1, False),
+        (3, 5, 2, True),
+    ],
+)
+def test_a_batch_behind_others_that_are_not_here_leaves_a_gap(
+    log: Log, sequence: int, epoch: int, pid: int, is_behind_a_gap: bool
+) -> None:
+    """Half of all sequences lie ahead, as in TCP; what is known of no producer is not here."""
+    log.append(0, 3, epoch=5)
+    header = batch(sequence, epoch=epoch, pid=pid)
+    assert log.state.leaves_a_gap(header) is is_behind_a_gap
+
+
+def test_sequences_leave_no_gap_where_they_wrap(log: Log) -> None:
+    log.append(SEQUENCE_MAX - 1, 2)
+    found = [log.state.leaves_a_gap(batch(sequence)) for sequence in (SEQUENCE_MAX, 0, 1)]
+    assert found == [False, False, True]
+
+
 def test_producers_do_not_disturb_each_other(log: Log) -> None:
     assert [log.append(0, pid=1), log.append(0, pid=2), log.append(1, pid=1)] == [0, 1, 2]
     assert log.append(0, pid=2) == "duplicate at 1"
