@@ -185,8 +185,10 @@ class ProducerStateManager:
         """Whether a client's batch comes behind others of its epoch that are not here, as far as is
         known; it is not here then, either."""
         entry = self._producers.get(header.producer_id)
-        if entry is None or header.producer_epoch != entry.producer_epoch:
-            return entry is None or header.producer_epoch > entry.producer_epoch
+        if entry is None or header.producer_epoch > entry.producer_epoch:
+            return True
+        if header.producer_epoch < entry.producer_epoch:
+            return False
         ahead = (header.base_sequence - entry.next_sequence) & SEQUENCE_MAX
         return 0 < ahead <= SEQUENCE_MAX >> 1
 
