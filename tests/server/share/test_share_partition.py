@@ -112,6 +112,17 @@ def test_two_members_share_the_records() -> None:
     assert fetch(partition, (10, 19), member="a") == []
 
 
+def test_an_acknowledgement_makes_a_change_for_each_run_that_it_meets() -> None:
+    partition = SharePartition(0)
+    assert partition.run_count(Span(0, 99)) == 0
+    fetch(partition, (0, 9), (10, 19), batch_size=10)
+    acknowledge(partition, 3, 4, RELEASE)
+    counts = [
+        partition.run_count(Span(*span)) for span in ((0, 2), (0, 3), (0, 9), (4, 10), (10, 99))
+    ]
+    assert counts == [1, 2, 3, 3, 1]
+
+
 def test_no_more_than_max_record_locks_are_under_way() -> None:
     limits = LIMITS._replace(max_record_locks=20)
     partition = SharePartition(0)
