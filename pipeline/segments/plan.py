@@ -30,7 +30,6 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -223,13 +222,13 @@ def partitions_in(path: str) -> list[tuple[str, int, str]]:
 
 def _looked_at(place: _Place, partition: int, wanted: Wanted) -> PartitionPlan:
     """The plan of a partition whose broker may be deleting and compacting segments meanwhile."""
-    for _ in range(_LOOKS - 1):
-        with suppress(FileNotFoundError):
+    gone = ""
+    for _ in range(_LOOKS):
+        try:
             return _plan_partition(place, partition, wanted)
-    try:
-        return _plan_partition(place, partition, wanted)
-    except FileNotFoundError as error:
-        raise PlanError(f"{error.filename} was deleted just now; run the read again") from None
+        except FileNotFoundError as error:
+            gone = str(error.filename)
+    raise PlanError(f"{gone} was deleted just now; run the read again")
 
 
 def _plan_partition(place: _Place, partition: int, wanted: Wanted) -> PartitionPlan:

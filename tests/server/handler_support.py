@@ -34,12 +34,25 @@ from tests.server.wire_client import request_bytes
 from wire.errors import ErrorCode, KafkaError
 from wire.frame import decode_response_header
 from wire.messages.admin import CreateTopicsRequest, CreateTopicsResponse
+from wire.messages.cluster import MetadataRequest
 from wire.schema import RESPONSES, Request
 
 NODE = 1
 TOPIC_ID = bytes(range(16))
 CLOSED = "closed"
 """What `ask` returns when the broker closed the connection instead of answering."""
+
+UNKNOWN_OPERATIONS = -(2**31)
+"""Of whom nobody asked for: what the protocol says, not what we call it."""
+
+
+def connected(*topics, **more):
+    """Asks a node that has these topics."""
+    return Asked(FakeBroker(image_of(*topics, **more)))
+
+
+def metadata_of_all():
+    return MetadataRequest(topics=None, allow_auto_topic_creation=False)
 
 
 def only_inside(broker_id):

@@ -6,7 +6,9 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from pipeline.archive.log import ArchiveLog, new_entry
 from pipeline.spark.hadoop_files import FileInfo
 
 
@@ -68,3 +70,11 @@ class LocalFiles:
         """What is not there is no error for Hadoop either."""
         with suppress(FileNotFoundError):
             shutil.rmtree(path) if recursive else os.unlink(path)
+
+
+def data_file(log: ArchiveLog, name: str, folder: str = "topic=t/day=1") -> dict[str, Any]:
+    """The log's line for a new one."""
+    path = Path(log.files.join(folder, name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(name)
+    return new_entry(log.files.info(str(path)))

@@ -12,20 +12,12 @@ import pytest
 from pipeline.archive import file_compaction
 from pipeline.archive.file_compaction import compact_files
 from pipeline.archive.listing import data_files
-from pipeline.archive.log import ArchiveLog, Description, new_entry
+from pipeline.archive.log import ArchiveLog, Description
 from pipeline.archive.table import REMAINS_AGE_MS, CompactionTotals
 from pipeline.errors import PipelineError
-from tests.pipeline.archive.local_files import LocalFiles
+from tests.pipeline.archive.local_files import LocalFiles, data_file
 
 MADE = Description("parquet", "day")
-
-
-def data_file(log: ArchiveLog, name: str) -> dict[str, Any]:
-    """The log's line for a new one."""
-    path = Path(log.files.join("topic=t", "day=1", name))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(name)
-    return new_entry(log.files.info(str(path)))
 
 
 @pytest.fixture

@@ -19,14 +19,13 @@ from pipeline.archive.log import (
     Description,
     LoggedFile,
     land,
-    new_entry,
     open_archive,
     read_files,
     topic_of,
 )
 from pipeline.archive.state import ArchivedTopic
 from pipeline.errors import PipelineError
-from tests.pipeline.archive.local_files import LocalFiles
+from tests.pipeline.archive.local_files import LocalFiles, data_file
 
 
 @pytest.fixture
@@ -37,14 +36,6 @@ def files(tmp_path: Path) -> Any:
 @pytest.fixture
 def log(files: Any) -> ArchiveLog:
     return ArchiveLog(files)
-
-
-def data_file(log: ArchiveLog, name: str, folder: str = "topic=t/day=1") -> dict[str, Any]:
-    """The log's line for a new one."""
-    path = Path(log.files.join(folder, name))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(name)
-    return new_entry(log.files.info(str(path)))
 
 
 def commit(log: ArchiveLog, *batches: int) -> None:

@@ -12,25 +12,20 @@ from server.handlers import BROKER_APIS, CONTROLLER_APIS
 from server.handlers.cluster import ALL_CLUSTER_OPERATIONS
 from tests.server.handler_support import (
     CLOSED,
+    UNKNOWN_OPERATIONS,
     Asked,
     FakeBroker,
     broker_registration,
+    connected,
     image_of,
+    metadata_of_all,
     only_inside,
 )
 from wire.errors import ErrorCode
 from wire.messages.cluster import (
     ApiVersionsRequest,
     DescribeClusterRequest,
-    MetadataRequest,
 )
-
-UNKNOWN_OPERATIONS = -(2**31)
-OTHER_ID = b"o" * 16
-
-
-def connected(*topics, **more):
-    return Asked(FakeBroker(image_of(*topics, **more)))
 
 
 def on_controller_listener(leader_id=3000, level=30):
@@ -50,10 +45,6 @@ def on_controller_listener(leader_id=3000, level=30):
 
 def controllers_please():
     return DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
-
-
-def metadata_of_all():
-    return MetadataRequest(topics=None, allow_auto_topic_creation=False)
 
 
 # ---- ApiVersions

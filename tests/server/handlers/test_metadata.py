@@ -13,10 +13,13 @@ from server.handlers.metadata import ALL_TOPIC_OPERATIONS
 from tests.server.handler_support import (
     CLOSED,
     TOPIC_ID,
+    UNKNOWN_OPERATIONS,
     Asked,
     FakeBroker,
     broker_registration,
+    connected,
     image_of,
+    metadata_of_all,
     only_inside,
     topic_image,
 )
@@ -27,16 +30,7 @@ from wire.messages.cluster import (
     MetadataRequest,
 )
 
-UNKNOWN_OPERATIONS = -(2**31)
 OTHER_ID = b"o" * 16
-
-
-def connected(*topics, **more):
-    return Asked(FakeBroker(image_of(*topics, **more)))
-
-
-def metadata_of_all():
-    return MetadataRequest(topics=None, allow_auto_topic_creation=False)
 
 
 # ---- Metadata
